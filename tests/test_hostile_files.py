@@ -166,7 +166,7 @@ PLACES = {
     "manifest": Place(tree, "c.safetensors", lambda f: read_manifest(f / "c.safetensors")),
     "checkpoint": Place(tree, "c.safetensors", lambda f: load_tree(f / "c.safetensors", {"x": np.ones(3)})),
     "log": Place(write("r.bin", "ab"), "r.bin", read_log),
-    "appended": Place(write("r.jsonl", "{}\n"), "r.jsonl", lambda f: append_line(f / "r.jsonl", "{}", "look"),
+    "appended": Place(write("r.jsonl", "{}\n"), "r.jsonl", lambda f: append_line(f / "r.jsonl", "{}"),
                       any_content=True),
     "lock": Place(write(".lock", ""), ".lock", lambda f: locked(f).__enter__(), any_content=True),
     "part": Place(lambda f: write_part(f, "a.npz", {"x": np.ones(2)}), "parts/a.npz", lambda f: read_part(f, "a.npz")),

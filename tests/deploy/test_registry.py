@@ -12,6 +12,7 @@ from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.status import ClientStatuses
 
 SIGNATURE = "['w'] float32[2]"
@@ -48,10 +49,12 @@ class Meeting:
         self.again(takeover, experiment)
 
     def again(self, takeover=True, experiment="one"):
-        claims = NodeBindings(self.path, experiment)
+        settings = Settings(
+            rounds=1, population=self.population, takeover=takeover, out=str(self.path.parent)
+        )
         self.clients = ClientStatuses(self.population)
         self.registry = ClientRegistry(
-            self.grid, self.population, SIGNATURE, claims, takeover, self.clients, self.log.append
+            self.grid, settings, experiment, SIGNATURE, self.clients, self.log.append
         )
 
     def here(self):

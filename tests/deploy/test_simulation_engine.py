@@ -9,7 +9,7 @@ import fedsolve as fs
 from deploy_small import CLIENTS, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
@@ -44,6 +44,6 @@ def test_the_end_of_flowers_simulation_engine_is_told_at_once(tmp_path):
     )
     with simulated:
         ClientRegistry(
-            type("InMemoryGrid", (FakeGrid,), {})(CLIENTS, [0, 1], tmp_path), 3, signature(start()),
-            NodeBindings(tmp_path / BINDINGS, "one"), True, ClientStatuses(3), print,
+            type("InMemoryGrid", (FakeGrid,), {})(CLIENTS, [0, 1], tmp_path),
+            Settings(rounds=1, population=3, out=str(tmp_path)), "one", signature(start()), ClientStatuses(3), print,
         ).wait_for_quorum(3, 0.01)  # fmt: skip

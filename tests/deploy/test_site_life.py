@@ -189,11 +189,12 @@ def test_a_repaired_file_is_read_by_a_process_that_stays(tmp_path):
 def test_secure_sums_do_not_wait_for_one_that_refused(tmp_path, impatient):
     """They begin with all clients: the reason of the one that refuses is told, not the time that nobody waited."""
     sites = Sites(tmp_path, refuses("south: no rows"), population=3)
-    session = SecureSession(tmp_path / "keys.bin", sites.grid, sites.registry, "one", 1.0, sites.log.append)
+    settings = Settings(rounds=1, population=3, connect_seconds=60.0, out=str(tmp_path))
+    session = SecureSession(sites.grid, settings, sites.registry, "one", sites.log.append)
     with pytest.raises(
         Unavailable, match="all 3 clients, and some were refused: south: no rows: fix them first"
     ):
-        session.load_or_enrol(3, 60.0)
+        session.load_or_enrol()
 
 
 def test_secure_statistics_without_a_client(tmp_path):

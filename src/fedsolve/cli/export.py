@@ -9,7 +9,7 @@ import typer
 
 from fedsolve.cli.configuration.command_options import AsJson, Trust
 from fedsolve.cli.console import emit, emit_json
-from fedsolve.cli.predict import one_run, own_task
+from fedsolve.cli.predict import one_run
 from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import InvalidInput
 
@@ -67,6 +67,7 @@ def export(
     """
     card = _check(to, out, module, source)
     start_jax()
+    from fedsolve.cli.configuration.trust import own_task
     from fedsolve.cli.weight_files import as_safetensors, as_state_dict, card_text, named_module
     from fedsolve.folders.files import write_atomically
 

@@ -106,9 +106,8 @@ def restore_on_error(folder: Path, fresh: bool = False) -> Iterator[None]:
 def _restore(folder: Path, before: set[Path], configs: dict[Path, bytes]) -> None:
     for path, text in configs.items():
         write_atomically(path, text)
-    for path in sorted(
-        set(folder.rglob("*")) - before, reverse=True
-    ):  # what is in a folder before the folder
+    # what is in a folder before the folder
+    for path in sorted(set(folder.rglob("*")) - before, reverse=True):
         with contextlib.suppress(OSError):  # there is something else in it
             if path.is_dir():
                 path.rmdir()

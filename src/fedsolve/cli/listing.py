@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 
 _JAX = "bradbury2018jax"
-_LAST = {
-    "geometries": "Operations",
-    "schedules": "Parameters",
-    "communication": "Sum enough",
-}  # what the last column is; else the paper
+# what the last column is; else the paper
+_LAST = {"geometries": "Operations", "schedules": "Parameters", "communication": "Sum enough"}
 
 
 def _geometries() -> list[dict[str, Any]]:
@@ -166,9 +163,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List all names of one kind, such as methods, tasks or partitions, one per line."""
-    kind = {"travels": "communication", "methods": "algorithms"}.get(
-        kind, kind
-    )  # a former name; another word
+    former = {"travels": "communication", "methods": "algorithms"}  # and another word
+    kind = former.get(kind, kind)
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
     from fedsolve.config.catalogue import short

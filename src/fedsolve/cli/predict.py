@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +15,6 @@ from fedsolve.core.errors import InvalidInput
 if TYPE_CHECKING:
     from fedsolve.engine.results import Result
     from fedsolve.tasks.task import Task
-
-
-_ABOVE = 3  # folders that may have the configuration: of the run, of its method, of the comparison
 
 
 def predict(
@@ -62,6 +58,7 @@ def predict(
         raise InvalidInput(f"--out {out} exists already: give another file, or remove it")
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     start_jax()
+    from fedsolve.cli.configuration.trust import own_task
     from fedsolve.engine.stored_task import StoredTask
 
     result = one_run(folder, own_task(folder, trust))
@@ -96,21 +93,3 @@ def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
         inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:3])
         raise InvalidInput(f"{folder} holds several runs: give the folder of one of them, such as {inside}")
     return result
-
-
-def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
-    """The user's own task that the configuration of a run names, if its code may be imported; else None."""
-    from fedsolve.cli.configuration.config import CONFIG, load
-    from fedsolve.cli.configuration.trust import check_trusted
-    from fedsolve.config.references import is_reference
-    from fedsolve.tasks.catalogue import build
-
-    places = [folder, *folder.resolve().parents][:_ABOVE]
-    origin = next((place for place in places if (place / CONFIG).is_file()), None)
-    if origin is None:
-        return None
-    config = load(origin)
-    if not is_reference(config.task) or config.unnamed:
-        return None
-    check_trusted(config.model_copy(update={"method": []}), origin, trust)  # of the task alone
-    return build(config.task, **config.task_options)

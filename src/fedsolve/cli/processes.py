@@ -174,11 +174,7 @@ _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # what JAX logs of a lost process 
 
 
 def run_locally(arguments: Sequence[str], count: int) -> int:
-    """Run a command as so many processes, of which the first is seen, until all have ended.
-
-    Returns:
-        The exit code of the first, which has said what there is to say.
-    """
+    """Run a command as so many processes until all have ended; the exit code of the first, which alone is seen."""
     with tempfile.TemporaryDirectory() as logs, _processes(arguments, count, Path(logs)) as children:
         while all(child.poll() in (None, 0) for child in children):
             if all(child.returncode == 0 for child in children):

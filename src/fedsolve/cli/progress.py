@@ -102,33 +102,22 @@ def _bars(width: int) -> Any:
     return Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
 
 
-def has_bars() -> bool:
-    if not sys.stderr.isatty():
-        return False
-    from rich.console import Console
-
-    return not Console(stderr=True).is_dumb_terminal
-
-
 def open_display(labels: Sequence[str], rounds: int | None) -> Lines:
     """What shows the progress of methods of so many rounds; of a sweep, whose first progress says how many, None."""
-    return Bars(labels, rounds) if has_bars() else Lines()
+    if not sys.stderr.isatty():
+        return Lines()
+    from rich.console import Console
+
+    return Lines() if Console(stderr=True).is_dumb_terminal else Bars(labels, rounds)
 
 
 # Progress of an experiment on standard error: a bar for each of its parts.
 
 
 class PartsProgress(ExitStack):
-    """Called with each part that has come further. It holds the folder from the first call on, which comes only once it
-    is known that the experiment can run.
+    """Called with each part that has come further; raises `Interrupted` once a file in the folder asks to stop.
 
-    Args:
-        folder: of the experiment's results.
-        title: the experiment's.
-        takes: about how long it takes, in words; "" where that is not known.
-
-    Raises:
-        Interrupted: when called, if the folder holds a file that asks to stop.
+    It holds the folder from the first call on, which comes only once it is known that the experiment can run.
     """
 
     def __init__(self, folder: Path, title: str, takes: str) -> None:

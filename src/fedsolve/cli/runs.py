@@ -82,10 +82,8 @@ def compare_command(config: Config, request: CompareRequest) -> int:
         write_report(folder, config, prepared.task, histories, notes)
     diverged = [label for label, outcome in outcomes.items() if outcome.failures]
     if request.as_json:
-        status, methods = (
-            "diverged" if diverged else "finished",
-            _method_rows(config, folder, outcomes, request),
-        )
+        status = "diverged" if diverged else "finished"
+        methods = _method_rows(config, folder, outcomes, request)
         about = document(status, folder, config.task, config.run.rounds, methods=methods)
         emit_json(about | {"notes": notes})
     else:
@@ -205,10 +203,8 @@ def run_command(config: Config, request: RunRequest) -> int:
     write_report(folder, config, prepared.task, histories, failures, results.runs[0].timeline)
     notes = [*failures, *dict.fromkeys(note for h in histories for note in h.notes)]
     if request.as_json:
-        status, row = (
-            "diverged" if failures else "finished",
-            result_rows(histories, request.target, metrics)[0],
-        )
+        status = "diverged" if failures else "finished"
+        row = result_rows(histories, request.target, metrics)[0]
         emit_json(document(status, folder, config.task, config.run.rounds, result=row, notes=notes))
     else:
         print_result(histories, [f"note: {note}" for note in notes], folder, "", metrics, request.target)
@@ -260,7 +256,6 @@ def _run(prepared: PreparedSweep, folder: Path, request: SweepRequest) -> SweepR
                 prepared.options(),
                 out=trials,
                 resume=(trials / SWEEP.file).exists(),
-                label=label,
                 progress=display,
                 executor=request.executor,
             )

@@ -30,8 +30,7 @@ from fedsolve.report.table import result_rows
 from fedsolve.report.trackers import tracker
 from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import summary
-from fedsolve.results.record_files import ANALYSIS_FILE, STATISTICS_FILE, read_history
-from fedsolve.results.sweep import SUMMARY
+from fedsolve.results.record_files import ANALYSIS_FILE, STATISTICS_FILE, SUMMARY, read_history
 
 _SECONDS_BETWEEN = 2.0
 _IDLE_SECONDS = 30.0

@@ -162,14 +162,8 @@ _DATA = {
     "examples": "Training examples of all clients",
     "test_examples": "Held-out examples",
 }
-_HIDDEN = (
-    "task",
-    "sites",
-    "experiment",
-    "model",
-    "label",
-    "start",
-)  # in the title, or of the clients and this run
+# in the title, or of the clients and this run
+_HIDDEN = ("task", "sites", "experiment", "model", "label", "start")
 _NO_METRICS = ("round", "seconds", "time")
 _LONGEST = 400  # characters of a setting, such as a method with its options
 

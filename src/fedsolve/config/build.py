@@ -236,11 +236,7 @@ def recipe_of(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
     try:
         name, settings = _recorded_settings(algorithm)
         return (name, settings) if _is_equal(build(name, settings), algorithm) else None
-    except (
-        FedsolveError,
-        TypeError,
-        ValueError,
-    ):  # settings without plain data, or that no builder takes together
+    except (FedsolveError, TypeError, ValueError):  # no plain data, or no builder takes them together
         return None
 
 

@@ -586,26 +586,13 @@ _FORMER = {former: name for name, entry in ALGORITHMS.items() for former in entr
 
 
 def load_home(home: str) -> Any:
-    """What `module:name` below the package names.
-
-    Args:
-        home: such as `server.sgd:FedAvg`, from the package's root.
-
-    Returns:
-        The object, its module imported now.
-    """
+    """What `module:name` below the package names, such as `server.sgd:FedAvg`; its module is imported now."""
     module, _, name = home.partition(":")
     return getattr(importlib.import_module(f"fedsolve.{module}"), name)
 
 
 def current_name(name: str) -> str:
-    """A name as it is spelled now; unknown ones, and references to a user's own, as they are.
-
-    Args:
-        name: of a method, perhaps with wrappers before it, `SCAFFOLD+X`.
-
-    Returns:
-        The name with a former last part replaced.
+    """A name as it is spelled now, perhaps with wrappers before it; unknown ones, and a user's own, as they are.
 
     >>> current_name("SCAFFOLD+FedFW+")
     'SCAFFOLD+FedFWPlus'
@@ -634,17 +621,7 @@ def entry(name: str) -> Entry:
 
 
 def wrapper_entry(name: str) -> Entry:
-    """The wrapper of the catalogue with that name, or the user's own as `module:Class`.
-
-    Args:
-        name: of a wrapper, or `module:Class`.
-
-    Returns:
-        Its row; of a user's own one without a summary of papers.
-
-    Raises:
-        InvalidInput: an unknown name (with the nearest match).
-    """
+    """The wrapper of the catalogue with that name, or the user's own as `module:Class`, without a summary of papers."""
     return _Own(name, "", "your own") if is_reference(name) else WRAPPERS.find(name)
 
 
@@ -670,16 +647,9 @@ class _Own(Entry):
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The outermost wrapper of a name and what it wraps; '' and the name where it has none.
+    """The outermost wrapper of a name and the rest, which may begin with one again; '' and the name where it has none.
 
-    Args:
-        name: such as `SCAFFOLD+FedAdam` or `mine:Wrapper+FedAdam`; one of the catalogue alone stands around `FedAvg`.
-
-    Returns:
-        The wrapper's name and the rest, which may begin with a wrapper again.
-
-    Raises:
-        InvalidInput: no such method or wrapper (the nearest is named), or a wrapper that comes twice.
+    A wrapper of the catalogue alone stands around `FedAvg`. `InvalidInput` for one that comes twice.
     """
     if not isinstance(name, str):
         ALGORITHMS.find(name)  # no text is the name of one: refused

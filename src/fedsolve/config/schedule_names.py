@@ -131,11 +131,7 @@ SCHEDULES = _Schedules(
 
 
 def _build_optax(name: str, given: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Optax's schedule of checked arguments.
-
-    Raises:
-        InvalidInput: they do not fit.
-    """
+    """Optax's schedule of checked arguments; `InvalidInput` if they do not fit."""
     import optax
 
     parameters = OPTAX[name].signature()

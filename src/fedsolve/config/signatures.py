@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass
+from dataclasses import MISSING, Field, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -19,6 +19,7 @@ from typing import (
     TypeVar,
     Union,
     Unpack,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -79,9 +80,8 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     >>> alternatives(Literal["fixed", "adaptive"] | None)
     (typing.Literal['fixed', 'adaptive'], <class 'NoneType'>)
     """
-    if (
-        get_origin(hint) is Annotated
-    ):  # `Annotated[Any, X]`: a field that is given as X and stored as another class
+    # `Annotated[Any, X]`: a field that is given as X and stored as another class
+    if get_origin(hint) is Annotated:
         parts = get_args(hint)
         return tuple(a for part in parts if part is parts[0] or parts[0] is Any for a in alternatives(part))
     if get_origin(hint) in (Union, types.UnionType):
@@ -219,6 +219,16 @@ class About:
         if self.least is None:
             raise InvalidInput(f"{name} = {shown(value)} must be {' or '.join(words)}")
         return check_integer(name, value, self.least, bits=self.bits, words=words)
+
+
+def option(text: str, *, default: Any = MISSING, **about: Any) -> Any:
+    """A field of a class of options: its words in the docstring, and what else `About` has of it."""
+    return field(default=default, metadata={"about": About(text, **about)})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+def options_class(cls: type[T]) -> type[T]:
+    return dataclass(frozen=True, kw_only=True)(cls)
 
 
 def about_of(option: Field[Any]) -> About:

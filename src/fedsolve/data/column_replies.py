@@ -191,7 +191,8 @@ def _reply(request: Request, present: np.ndarray | list[str], missing: int, min_
     if is_categorical or isinstance(present, list):
         if isinstance(request, Measure):
             raise InvalidInput("it has categories, and a range was given for it")
-        counts = _categories(_texts(present), min_rows)
+        texts = present if isinstance(present, list) else [number_text(x) for x in present.tolist()]
+        counts = _categories(texts, min_rows)
         return Categories(rows, missing, tuple(counts), tuple(counts.values()))
     if not (np.abs(present) < LARGEST).all():
         raise InvalidInput("it has a number of 2^64 or more, or one that is infinite: rescale it")
@@ -280,10 +281,6 @@ def _text(value: Any) -> str:
     if isinstance(value, int | float):
         return number_text(value)
     raise InvalidInput(f"it holds {of_type(value)}: give numbers or text")
-
-
-def _texts(present: np.ndarray | list[str]) -> list[str]:
-    return present if isinstance(present, list) else [number_text(x) for x in present.tolist()]
 
 
 def number_text(value: float) -> str:

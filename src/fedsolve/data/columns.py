@@ -225,9 +225,8 @@ def check_column(name: str, values: Any) -> np.ndarray:
             f"{name} have no value for example {int(none.argmax())}: fill it, or leave the example out"
         )
     column = _of_one_type(name, column) if column.dtype.kind in "OS" else column
-    if column.dtype.kind == "f" and np.abs(column).max() >= (
-        most := 2.0 ** (np.finfo(column.dtype).nmant + 1)
-    ):
+    most = 2.0 ** (np.finfo(column.dtype).nmant + 1) if column.dtype.kind == "f" else 0.0
+    if most and np.abs(column).max() >= most:
         raise InvalidInput(
             f"{name} are {column.dtype} and reach {most:.0f}, where it has one number for several integers: read them "
             "as integers or text"

@@ -410,12 +410,8 @@ def _read_by_calls(file: int, places: list[int], sizes: list[int], content: memo
             found = 0
         if found < size:
             missing.append((part, place))
-    for part, place in missing:
-        _prefetch(file, place, len(part))
+    if hasattr(os, "posix_fadvise"):
+        for part, place in missing:
+            os.posix_fadvise(file, place, len(part), os.POSIX_FADV_WILLNEED)
     for part, place in missing:
         read_all(file, part, place)
-
-
-def _prefetch(file: int, offset: int, size: int) -> None:
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)

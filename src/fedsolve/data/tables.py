@@ -95,11 +95,13 @@ class Table:
                 kind = schema.field(own).type
                 before = types.setdefault(name, kind)
                 if kind != before and self._are_of_a_kind(kind, before):
-                    types[name] = self._common(*map(self._written_out, (before, kind)))
+                    types[name] = self._common(before, kind)
         return types
 
-    def _common(self, one: Any, other: Any) -> Any:
-        # where Arrow knows no common type, the first, to which the second is cast
+    def _common(self, *types: Any) -> Any:
+        # where Arrow knows no common type, the first, to which the second is cast; coded values are written out
+        is_coded = self.arrow.types.is_dictionary
+        one, other = (kind.value_type if is_coded(kind) else kind for kind in types)
         is_integer, is_floating = self.arrow.types.is_integer, self.arrow.types.is_floating
         if (is_integer(one) and is_floating(other)) or (is_floating(one) and is_integer(other)):
             return self.arrow.float64()
@@ -107,9 +109,6 @@ class Table:
         with contextlib.suppress(self.arrow.ArrowException):
             return self.arrow.unify_schemas(both, promote_options="permissive").field(0).type
         return one
-
-    def _written_out(self, kind: Any) -> Any:
-        return kind.value_type if self.arrow.types.is_dictionary(kind) else kind
 
     def _are_of_a_kind(self, one: Any, other: Any) -> bool:
         # numbers, or texts, which may stand in one column

@@ -6,21 +6,19 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core import wire
 from fedsolve.core.errors import Unavailable
-from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.exchange import PendingRequests, Replies, polls, send
 from fedsolve.deploy.message import TrainRequest
 from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator
 from fedsolve.deploy.server.rounds import FederationLoop, ReplyCollector
+from fedsolve.deploy.server.server_method import compiled_method
 from fedsolve.deploy.status import Cause
 from fedsolve.engine.feedback_schedules import with_reacting
 from fedsolve.results.columns import Columns
@@ -75,7 +73,8 @@ class BufferedCoordinator(Coordinator):
         version, now = self._versions[client], self.state.round
         late = jnp.int32(now - version)
         broadcasts = self.broadcast_of(version), self._broadcast(now)[0]
-        return _late_message()(self.algorithm, super().message_of(client), *broadcasts, late)
+        compute = compiled_method("late_message")
+        return compute(self.algorithm, super().message_of(client), *broadcasts, late)
 
     def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """Update with the replies of a full buffer; their clients have no order afterwards."""
@@ -94,14 +93,6 @@ class BufferedCoordinator(Coordinator):
         return self._broadcasts[version]
 
 
-@cache
-def _late_message() -> Any:
-    def late_message(algorithm: Any, *given: Any) -> Any:
-        return algorithm.late_message(*given)
-
-    return jax.jit(late_message, compiler_options=compiler_options())
-
-
 _TAG = 0xB0FFE3
 Orders = PendingRequests[TrainRequest, Accepted]
 
@@ -118,14 +109,11 @@ class BufferedCollector(ReplyCollector):
         self._failed: set[int] = set()  # since the last update: the same order would fail again
 
     def fill(self, replies: Replies[Accepted]) -> None:
-        """Send orders and take replies until the buffer is full.
+        """Send orders and take replies until the buffer is full; `Unavailable` if nobody is at work for too long.
 
         Before each look clients are asked until enough are at work, drawn uniformly among the connected ones without an
         order or a reply in the buffer. A client that fails is asked again after the next update, or when nobody else is
         left, as often as `repeats` says.
-
-        Raises:
-            Unavailable: nobody is at work, and nobody can be asked, for `connect_seconds`.
         """
         self._failed.clear()
         for orders in self._orders.values():

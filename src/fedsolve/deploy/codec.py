@@ -168,11 +168,7 @@ AnyPayload = TypeVar("AnyPayload", bound=Payload)
 
 @dataclass(frozen=True)
 class Expected:
-    """What a reply may bring: nothing is read of one that is longer.
-
-    Attributes:
-        buffers: the reader's buffers, by name: shapes and types.
-    """
+    """What a reply may bring: nothing is read of a longer one; `buffers` are the reader's, shapes and types by name."""
 
     message_bytes: int = 0
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)

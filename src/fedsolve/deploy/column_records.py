@@ -74,12 +74,7 @@ def _read_replies(text: str) -> Replies:
 
 @dataclass(frozen=True)
 class ColumnsRequest(Payload):
-    """What is asked of every client.
-
-    Attributes:
-        experiment: of secure sums, '' where the reply is not masked.
-        masks: what the reply is masked by, None for a reply that is read.
-    """
+    """What is asked of every client; `experiment` and `masks` are of secure sums, '' and None without."""
 
     NAME = "request"
     columns: Mapping[str, Request] = field(metadata={"travels": Fact(str, columns_json, _read_requests)})

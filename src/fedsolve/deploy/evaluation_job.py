@@ -16,21 +16,13 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.errors import (
-    FedsolveError,
-    InvalidInput,
-    Unavailable,
-    check_flag,
-    check_known,
-    trim_common_prefix,
-)
+from fedsolve.core.errors import InvalidInput, Unavailable, check_flag, check_known, trim_common_prefix
 from fedsolve.core.sampling import Uniform
 from fedsolve.data.column_replies import Request, parse_columns
 from fedsolve.data.column_statistics import Minimum, check_summable
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry
-from fedsolve.deploy.run_log import FAILED, say, write_failure
-from fedsolve.deploy.sanitize import sanitize
+from fedsolve.deploy.run_log import FAILED, say, tell_failure
 from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator, Federation
@@ -117,12 +109,7 @@ def job_folder(folder: Path) -> Iterator[None]:
             (folder / FAILED).unlink(missing_ok=True)
             yield
     except Exception as error:
-        reason = (
-            str(error) if isinstance(error, FedsolveError) else sanitize(f"{type(error).__name__}: {error}")
-        )
-        say(f"error: {reason}")
-        if is_ours:
-            write_failure(folder, reason)
+        tell_failure(error, folder if is_ours else None)
         raise
 
 
@@ -132,15 +119,7 @@ def evaluation_settings(settings: Settings) -> Settings:
 
 
 def evaluate_model(grid: Grid, deployment: Deployment, job: Job) -> History:
-    """Evaluate a saved model; a record of one evaluation, also in the run's folder, with each client's metrics.
-
-    Args:
-        grid: Flower's grid.
-        deployment: what the app would train, with `evaluation_settings`.
-
-    Raises:
-        Unavailable: too few clients, or none that answers.
-    """
+    """Evaluate a saved model; a record of one evaluation, also in the run's folder, with each client's metrics."""
     with job_folder(deployment.folder), watched_engine(grid):
         begun = time.perf_counter()
         coordinator, rounds = saved_coordinator(deployment, job.model)
@@ -167,15 +146,15 @@ def _evaluate_on_clients(
     if (bound := model / BINDINGS).is_file():  # a number belongs to the node that had it in that run
         shutil.copyfile(bound, folder / BINDINGS)
     clients = ClientStatuses(settings.population)
-    registry = ClientRegistry.of(grid, settings, coordinator.experiment, coordinator.signature, clients, say)
+    registry = ClientRegistry(grid, settings, coordinator.experiment, coordinator.signature, clients, say)
     coordinator.names = registry.names
     registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
     save = partial(save_client_metrics, folder / CLIENT_METRICS)
     kind: type[ClientEvaluation] = ClientEvaluation
     if isinstance(coordinator, SecureCoordinator):
         kind = SummedEvaluation
-        session = SecureSession.of(grid, settings, registry, coordinator.experiment, say)
-        session.load_or_enrol(settings.population, settings.connect_seconds)
+        session = SecureSession(grid, settings, registry, coordinator.experiment, say)
+        session.load_or_enrol()
         coordinator.session, coordinator.run_config = session, deployment.run_config
     asked = kind(grid, coordinator, settings, registry, dict, save, say)
     metrics = Evaluation(coordinator, settings, asked).metrics(is_first=True)
@@ -201,11 +180,8 @@ def _write(folder: Path, history: History, coordinator: Coordinator) -> None:
 def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, int]:
     """A coordinator that has the saved model, and how many rounds it was trained for, 0 where no file says so.
 
-    Nothing is written: the folder may be that of a run that goes on.
-
-    Args:
-        path: the folder of a run on a federation, whose clients' personal models are then measured too; or that of a
-            simulation, or a model's file.
+    The path is the folder of a run on a federation, whose clients' personal models are then measured too, or that of a
+    simulation, or a model's file. Nothing is written: the folder may be that of a run that goes on.
     """
     if not path.exists():
         raise InvalidInput(

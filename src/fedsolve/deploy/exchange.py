@@ -39,10 +39,8 @@ _STOPPED = "An exception occur"  # how the engine's own log begins what ended it
 class Mailbox:
     """Messages that were sent on a grid, and their answers.
 
-    Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer.
-
-    Attributes:
-        late: what has come since it was last emptied from nodes that were no longer waited for.
+    Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer. In
+    `late` is what has come, since it was last emptied, from nodes that were no longer waited for.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -155,14 +153,8 @@ def ask(
 ) -> dict[int, str]:
     """Send each node a record, and give `take` what it answers, until it says that this is enough.
 
-    Args:
-        grid: Flower's grid.
-        kind: of messages, as Flower calls it.
-        records: what is asked, by node; a record each: Flower may keep what it is given.
-        take: (node, answer) -> whether enough has come; it raises `InvalidInput` where an answer does not count.
-
-    Returns:
-        Why a node's answer does not count, by node; of those not waited for any more nothing is said.
+    It raises `InvalidInput` where an answer does not count. The result is why, by node; of those not waited for any
+    more nothing is said. Each node needs a record of its own: Flower may keep what it is given.
     """
     mailbox, left, is_enough = Mailbox(grid), countdown(seconds), False
     failed = dict.fromkeys(mailbox.send(records, kind, seconds + MARGIN), "the request could not be sent")
@@ -447,11 +439,7 @@ class PendingRequests(Generic[AnyRequest, T]):
 
 
 def send(pending: Sequence[PendingRequests[Any, Any]], group: int) -> None:
-    """Send each node one message with all that it is asked.
-
-    Args:
-        group: number of the group of messages that Flower shows them in.
-    """
+    """Send each node one message with all that it is asked; Flower shows them in a `group`, by its number."""
     seconds = max(each.exchange.seconds for each in pending)
     # One message a node, with a record for each kind: a node is asked for training and measuring in one trip.
     by_node: dict[int, dict[str, RecordDict]] = {}

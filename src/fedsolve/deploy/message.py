@@ -186,11 +186,7 @@ class TrainReply(Reply):
 
 
 class Sums(NamedTuple):
-    """What a client's examples add up to in a metric of `fs.metrics`.
-
-    Attributes:
-        values: the sums, shape (metric.width,).
-    """
+    """What a client's examples add up to in a metric of `fs.metrics`: `values` of shape (metric.width,)."""
 
     metric: SumMetric
     values: np.ndarray
@@ -266,13 +262,10 @@ class ProtocolReply(Payload):
 
 
 def request_digest(request: Request, run_config: Mapping[str, Any], *more: bytes) -> bytes:
-    """SHA-256 of a request without the fields that differ between clients by design.
+    """SHA-256 of a request, and of Flower's run configuration, without the fields that differ by client by design.
 
     These are the client's number, the last round in which its update was used, which says from which of its own states
     it goes on, whether the first broadcast comes along, and its masks.
-
-    Args:
-        run_config: the configuration of Flower's run, which the client's own code may read.
     """
     digest = hashlib.sha256(b"fedsolve request 1")
 

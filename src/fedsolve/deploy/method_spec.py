@@ -217,10 +217,6 @@ def optimiser(name: Any) -> Callable[..., Any]:
     return _found(name)
 
 
-def optimiser_name(function: Any) -> str | None:
-    return next((name for name in OPTIMISERS if _found(name) is function), None)
-
-
 def _found(name: str) -> Any:
     # An optimiser of optax, or of what others have contributed to it; None in a version without it.
     import optax
@@ -240,10 +236,8 @@ def check_arguments(factory: Callable[..., Any], values: Any, options: Any) -> N
 
 
 def _is_option(pair: Any) -> bool:
-    plain = (str, bool, int, float, type(None))
-    return (
-        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], plain)
-    )
+    is_pair = isinstance(pair, tuple) and len(pair) == 2
+    return is_pair and isinstance(pair[0], str) and isinstance(pair[1], _PLAIN)
 
 
 _PLAIN = (str, bool, int, float, type(None))
@@ -258,9 +252,8 @@ _DIMENSIONS = 8
 def to_spec(value: Any) -> Any:
     """A method, or anything that it is made of, as JSON data.
 
-    Raises:
-        InvalidInput: something in it has no importable name (a lambda, a class made inside a function), or is a
-            function of optax that clients do not know.
+    `InvalidInput` if something in it has no importable name (a lambda, a class made inside a function), or is a
+    function of optax that clients do not know.
 
     >>> from fedsolve import server
     >>> to_spec(server.ServerSGD(0.5))["fields"]
@@ -296,8 +289,9 @@ class _Spec(Form):
             raise InvalidInput(
                 f"{value!r} cannot be sent to clients: build the method from numbers, arrays and classes"
             )
-        if (known := optimiser_name(value)) is not None:
-            return {"optax": known}
+        for known in OPTIMISERS:
+            if _found(known) is value:
+                return {"optax": known}
         name = name_of(value)
         if name.startswith("optax."):
             raise InvalidInput(
@@ -307,12 +301,7 @@ class _Spec(Form):
 
 
 def from_spec(spec: Any, trusted: Collection[Any] = ()) -> Any:
-    """What `to_spec` described.
-
-    Args:
-        spec: JSON data, whoever wrote it.
-        trusted: dataclasses and functions that may be built and called besides this package's own.
-    """
+    """What `to_spec` described, whoever wrote it; `trusted` may be built and called besides this package's own."""
     return _read(spec, trusted_parts(trusted), 0)
 
 

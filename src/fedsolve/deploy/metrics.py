@@ -42,9 +42,6 @@ _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?(?P<po
 def check_address(name: str, value: Any) -> str | None:
     """An address as "host:port"; a port alone is one of this machine, and '' is None.
 
-    Raises:
-        InvalidInput: what is no address.
-
     >>> check_address("metrics_address", 9464)
     '127.0.0.1:9464'
     """
@@ -62,11 +59,7 @@ def check_address(name: str, value: Any) -> str | None:
 
 @contextlib.contextmanager
 def metrics_server(address: str | None, log: Callable[[str], None]) -> Iterator[Callable[[Collector], None]]:
-    """Within it, what collectors collect can be scraped; it yields what adds a collector, which does nothing if off.
-
-    Args:
-        address: "host:port"; None for none.
-    """
+    """Within it, what collectors collect can be scraped at the address; it yields what adds a collector."""
     if address is None:
         yield lambda collector: None
         return

@@ -47,8 +47,7 @@ def key_digest(node: NodeInfo) -> str:
 class NodeBindings:
     """Client numbers and the nodes that they are bound to, of one experiment, in a file that outlives the server.
 
-    Args:
-        path: the file; bindings of another experiment in it are ignored.
+    Bindings of another experiment in it are ignored.
     """
 
     def __init__(self, path: Path, experiment: str) -> None:
@@ -135,10 +134,9 @@ class ClientRegistry:
 
     Args:
         grid: Flower's grid.
-        population: number of clients; a number outside 0 .. population - 1 is refused.
+        settings: a client number outside 0 .. population - 1 is refused.
         signature: of the server's model; a client with another model is refused. None where no model is needed: then
             clients do not even make their problem.
-        bindings, takeover: which node each number belongs to, and whether it may go to another once that is gone.
         clients: told who is connected, with which versions, and why nodes are refused.
 
     Attributes:
@@ -151,15 +149,15 @@ class ClientRegistry:
     def __init__(
         self,
         grid: Grid,
-        population: int,
+        settings: Settings,
+        experiment: str,
         signature: str | None,
-        bindings: NodeBindings,
-        takeover: bool,
         clients: ClientStatuses,
         log: Callable[[str], None],
     ) -> None:
-        self._grid, self._population, self._signature, self._log = grid, population, signature, log
-        self._bindings, self._takeover = bindings, takeover
+        self._grid, self._population, self._signature, self._log = grid, settings.population, signature, log
+        self._bindings = NodeBindings(Path(settings.out) / BINDINGS, experiment)
+        self._takeover = settings.takeover  # whether a number may go to another node once its own is gone
         self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
         self.notes: dict[str, int] = {}
@@ -169,19 +167,6 @@ class ClientRegistry:
         self._starts: dict[int, str] = {}  # node -> when it was started last
         self._asked: dict[int, float] = {}  # node -> when it was asked last
         self._mailbox, self.clients, self.names = Mailbox(grid), clients, clients.names
-
-    @classmethod
-    def of(
-        cls,
-        grid: Grid,
-        settings: Settings,
-        experiment: str,
-        signature: str | None,
-        clients: ClientStatuses,
-        log: Callable[[str], None],
-    ) -> ClientRegistry:
-        bindings = NodeBindings(Path(settings.out) / BINDINGS, experiment)
-        return cls(grid, settings.population, signature, bindings, settings.takeover, clients, log)
 
     def poll(self) -> dict[int, int]:
         """Clients that are connected now, each with its node; nodes that are new or refused are asked who they are.
@@ -246,9 +231,8 @@ class ClientRegistry:
     def wait_for_quorum(self, quorum: int, seconds: float) -> None:
         """Wait for a quorum before the first round.
 
-        Raises:
-            Unavailable: too few clients would be left without those that were refused, or there are too few at the
-                deadline; who is missing, who was refused and why.
+        `Unavailable`, with who is missing, who was refused and why, if there are too few at the deadline, or too few
+        would be left without those that were refused.
         """
         connected = self.wait(quorum, seconds)
         if len(connected) >= quorum:

@@ -207,8 +207,7 @@ def check_train_reply(reply: TrainReply, experiment: str, round: int, client: in
 def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest, declared: int | None = None) -> None:
     """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed.
 
-    Args:
-        declared: the training examples by which it counts in training; None if it never said.
+    `declared` are the training examples by which it counts in training; None if it never said.
     """
     check_addressed(reply, request.experiment, request.round, request.client)
     if reply.steps != request.steps:

@@ -12,12 +12,12 @@ from typing import Any
 
 from fedsolve.core.errors import FedsolveError
 from fedsolve.deploy.metrics import RunMetrics
+from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.server.coordinator import LARGEST, SITE, WHOSE, Coordinator
 from fedsolve.deploy.server.evaluation import EvaluationResult, save_client_metrics
 from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.status import ClientStatuses, StatusFile
 from fedsolve.folders.logs import append_line
-from fedsolve.folders.run_folder import INTACT
 from fedsolve.folders.untrusted import read_text
 from fedsolve.report.style import human_time
 from fedsolve.results.clients import CLIENT_METRICS
@@ -58,12 +58,15 @@ def end_in_one_line() -> None:
         log.addFilter(_OneLine())
 
 
-def write_failure(folder: Path, reason: str) -> None:
-    """Why a run ended early, in its folder; a full disk must not hide it."""
-    try:
-        (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
-    except OSError as error:
-        say(f"{folder / FAILED} cannot be written: {error.strerror}")
+def tell_failure(error: Exception, folder: Path | None) -> None:
+    """Why a run ended early, in its folder (None where that belongs to another run) and in the log."""
+    reason = str(error) if isinstance(error, FedsolveError) else sanitize(f"{type(error).__name__}: {error}")
+    say(f"error: {reason}")
+    if folder is not None:
+        try:
+            (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
+        except OSError as full:  # which must not hide it
+            say(f"{folder / FAILED} cannot be written: {full.strerror}")
 
 
 def read_reason(folder: Path) -> str:
@@ -78,7 +81,7 @@ def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes one line a round, in words to the log and as data to a file that others may follow."""
 
     def report(entry: dict[str, Any]) -> None:
-        append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}), INTACT)
+        append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}))
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         norm = entry[LARGEST]
         whose = entry.get(SITE) or (None if norm is None else numbered(entry[WHOSE]))

@@ -35,9 +35,6 @@ def check_site(name: Any) -> str:
 def site_of(node_config: Mapping[str, Any]) -> str:
     """The name of a node's site by its configuration: `site`, else the name of its CSV file `data`, else ''.
 
-    Raises:
-        InvalidInput: a `site` that is no name.
-
     >>> site_of({"client-id": 0, "data": "/data/north.csv"})
     'north'
     """

@@ -77,10 +77,13 @@ NAMELESS = "a node: "
 """How the reason begins of a node that does not say who it is."""
 
 
-def statistics_json(found: Statistics) -> str:
+def statistics_document(found: Statistics) -> dict[str, Any]:
     columns = {name: vars(column) for name, column in found.columns.items()}
-    about = {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
-    return sealed(dumps(about, 1))
+    return {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
+
+
+def statistics_json(found: Statistics) -> str:
+    return sealed(dumps(statistics_document(found), 1))
 
 
 def read_statistics(path: Path) -> Statistics:
@@ -280,15 +283,11 @@ class OpenedSums:
         self._grid, self._settings = grid, settings
         self.experiment, self.notes = f"statistics-{secrets.token_hex(4)}", list[str]()
         statuses = ClientStatuses(population)
-        self._registry = ClientRegistry.of(grid, settings, self.experiment, None, statuses, say)
-        self._session = SecureSession.of(grid, settings, self._registry, self.experiment, say)
-        self._session.load_or_enrol(population, settings.connect_seconds)
+        self._registry = ClientRegistry(grid, settings, self.experiment, None, statuses, say)
+        self._session = SecureSession(grid, settings, self._registry, self.experiment, say)
+        self._session.load_or_enrol()
         self.clients: list[int] = []  # of the last sum
-        self._sums = 0
-
-    @property
-    def names(self) -> SiteNames:
-        return self._registry.names
+        self.names, self._sums = self._registry.names, 0
 
     def open(
         self, action: str, numbers: int, asked: bytes, request: Callable[[int, Any], RecordDict]

@@ -175,12 +175,7 @@ class FederationStatus(Checked):
 
 
 class StatusFile:
-    """The status of a run's clients in its folder.
-
-    Args:
-        keeps_states: whether the method keeps a state on each client.
-        log: told in one line that the file cannot be read or written; nothing else follows from that.
-    """
+    """The status of a run's clients in its folder; that it cannot be read or written is told in a line, and no more."""
 
     def __init__(
         self,
@@ -211,11 +206,7 @@ class StatusFile:
         return ClientStatuses(population, status.clients if status is not None and is_same else ())
 
     def save(self, statuses: ClientStatuses, round: int, last_used_round: Iterable[int]) -> None:
-        """Replace the file.
-
-        Args:
-            last_used_round: by client, from 0; -1 for none.
-        """
+        """Replace the file; last used rounds are by client, from 0, -1 for none."""
         clients = [
             status.changed(last_used_round=int(used) + 1)
             for status, used in zip(statuses.all(), last_used_round, strict=True)
@@ -259,11 +250,7 @@ belongs to no other phase; evaluating the model; saving the state."""
 
 
 class PhaseClock:
-    """The seconds of a round by phase. Each moment belongs to one phase, so that they add up to the round's.
-
-    Args:
-        now: the time in seconds.
-    """
+    """The seconds of a round by phase. Each moment belongs to one phase, so that they add up to the round's."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -303,11 +290,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .+!_-]{0,63}")
 
 
 def own_versions(framework: str) -> ConfigRecord:
-    """The versions of this process, for the server.
-
-    Args:
-        framework: the distribution that the client's own code runs on, such as torch.
-    """
+    """The versions of this process, for the server, with that of the framework that the client's own code runs on."""
     return ConfigRecord(
         {
             "fedsolve": __version__,

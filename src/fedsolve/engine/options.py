@@ -8,11 +8,11 @@ JAX, so that the command line's help does not wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
-from fedsolve.config.signatures import About, P, T, about_of, shows, with_lines
+from fedsolve.config.signatures import About, P, T, about_of, option, options_class, shows, with_lines
 from fedsolve.core.errors import SEED_BITS, InvalidInput, nearest
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _EVALUATIONS = 50  # of a run, about, where eval_every is not given
 
 
-def _about(text: str, otherwise: str = "", **more: Any) -> dict[str, About]:
-    return {"about": About(text, otherwise, **more)}
+def _option(text: str, otherwise: str = "", *, default: Any = None, **about: Any) -> Any:
+    return option(text, default=default, otherwise=otherwise, **about)
 
 
 FLEETS = ("even", "half-normal", "stragglers", "diurnal")
@@ -36,7 +36,7 @@ _PARTICIPATION = About(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@options_class
 class RunOptions:
     """All options of a run besides its method and its task.
 
@@ -47,159 +47,112 @@ class RunOptions:
         InvalidInput: a value out of its range, or two options of which one replaces the other.
     """
 
-    rounds: int = field(metadata=_about("number of communication rounds", least=1, written_default=100))
-    clients_per_round: int | None = field(
-        default=None,
-        metadata=_about(
-            "number of clients in a round, drawn uniformly without replacement", "all clients", least=1
-        ),
+    rounds: int = _option("number of communication rounds", default=MISSING, least=1, written_default=100)
+    clients_per_round: int | None = _option(
+        "number of clients in a round, drawn uniformly without replacement", "all clients", least=1
     )
-    sampling: Sampling | None = field(
-        default=None,
-        metadata=_about(
-            "client sampling (`fedsolve.sampling`), in place of `clients_per_round`",
-            instead_of="clients_per_round",
-            written=("participation", _PARTICIPATION),
-        ),
+    sampling: Sampling | None = _option(
+        "client sampling (`fedsolve.sampling`), in place of `clients_per_round`",
+        instead_of="clients_per_round",
+        written=("participation", _PARTICIPATION),
     )
-    seed: int = field(
+    seed: int = _option(
+        "random seed of the initial model, cohorts and shuffles; a seed gives the same bits on the same machine",
+        least=0,
+        bits=SEED_BITS,
+        swept=False,
         default=0,
-        metadata=_about(
-            "random seed of the initial model, cohorts and shuffles; a seed gives the same bits on the same machine",
-            least=0,
-            bits=SEED_BITS,
-            swept=False,
-        ),
     )
-    batch_size: int | Literal["full"] | None = field(
-        default=None,
-        metadata=_about(
-            "examples in a local step, or 'full' for all examples of the client",
-            "the task's",
-            least=1,
-            words=("full",),
-        ),
+    batch_size: int | Literal["full"] | None = _option(
+        "examples in a local step, or 'full' for all examples of the client",
+        "the task's",
+        least=1,
+        words=("full",),
     )
-    microbatches: int | None = field(
-        default=None,
-        metadata=_about(
-            "number of parts in which a local step works through its examples, one after another: the same gradient "
-            "with less memory. `batch_size` is a multiple of it; random draws, as of dropout, are each part's own",
-            "the task's",
-            least=1,
-        ),
+    microbatches: int | None = _option(
+        "number of parts in which a local step works through its examples, one after another: the same gradient "
+        "with less memory. `batch_size` is a multiple of it; random draws, as of dropout, are each part's own",
+        "the task's",
+        least=1,
     )
-    epochs: int | None = field(
-        default=None,
-        metadata=_about("local epochs: passes over a client's examples in a round", "the task's", least=1),
+    epochs: int | None = _option(
+        "local epochs: passes over a client's examples in a round", "the task's", least=1
     )
-    local_steps: int | None = field(
-        default=None,
-        metadata=_about(
-            "local steps of each client in a round, in place of `epochs`",
-            "the task's",
-            least=1,
-            instead_of="epochs",
-        ),
+    local_steps: int | None = _option(
+        "local steps of each client in a round, in place of `epochs`",
+        "the task's",
+        least=1,
+        instead_of="epochs",
     )
-    eval_every: int | None = field(
-        default=None,
-        metadata=_about("number of rounds between evaluations", f"1/{_EVALUATIONS} of the rounds", least=1),
+    eval_every: int | None = _option(
+        "number of rounds between evaluations", f"1/{_EVALUATIONS} of the rounds", least=1
     )
-    dtype: Literal["float32", "float64"] = field(
+    dtype: Literal["float32", "float64"] = _option(
+        "floating-point type of the whole run, float32 or float64",
+        words=("float32", "float64"),
         default="float32",
-        metadata=_about(
-            "floating-point type of the whole run, float32 or float64", words=("float32", "float64")
-        ),
     )
-    matmul_dtype: Literal["bfloat16"] | None = field(
-        default=None,
-        metadata=_about(
-            "type to which the operands of matrix products and convolutions are rounded in local training: bfloat16. "
-            "Sums and all other numbers are float32",
-            "the run's type",
-            words=("bfloat16",),
-        ),
+    matmul_dtype: Literal["bfloat16"] | None = _option(
+        "type to which the operands of matrix products and convolutions are rounded in local training: bfloat16. "
+        "Sums and all other numbers are float32",
+        "the run's type",
+        words=("bfloat16",),
     )
-    chunk: int | None = field(
-        default=None,
-        metadata=_about(
-            "number of clients trained in parallel on a device", "chosen by the size of a local step", least=1
-        ),
+    chunk: int | None = _option(
+        "number of clients trained in parallel on a device", "chosen by the size of a local step", least=1
     )
-    devices: int | None = field(
-        default=None,
-        metadata=_about(
-            "number of devices that share each cohort",
-            "1, or each core of a CPU where clients train one after another, or all devices of several processes",
-            least=1,
-            swept=False,
-        ),
+    devices: int | None = _option(
+        "number of devices that share each cohort",
+        "1, or each core of a CPU where clients train one after another, or all devices of several processes",
+        least=1,
+        swept=False,
     )
-    mesh: Mapping[str, int] | None = field(
-        default=None,
-        metadata=_about(
-            "device mesh, in place of `devices`. With {'clients': 4, 'model': 2} four pairs of devices share each "
-            "cohort, and the arrays of a model are sharded over a pair",
-            instead_of="devices",
-            axes=("clients", "model"),
-            swept=False,
-        ),
+    mesh: Mapping[str, int] | None = _option(
+        "device mesh, in place of `devices`. With {'clients': 4, 'model': 2} four pairs of devices share each "
+        "cohort, and the arrays of a model are sharded over a pair",
+        instead_of="devices",
+        axes=("clients", "model"),
+        swept=False,
     )
-    start: Any = field(
-        default=None,
-        metadata=_about(
-            "model to begin with: the folder of a finished run, or in Python also a result or parameters. Names, "
-            "shapes, columns and digits must fit the task; the rest of that run plays no part",
-            "the task's initial model",
-            flag="--from",
-        ),
+    start: Any = _option(
+        "model to begin with: the folder of a finished run, or in Python also a result or parameters. Names, "
+        "shapes, columns and digits must fit the task; the rest of that run plays no part",
+        "the task's initial model",
+        flag="--from",
     )
-    systems: Fleet | str | None = field(
-        default=None,
-        metadata=_about(
-            "device profiles for simulated time: a name (the seed draws the profiles) or a `fedsolve.systems.Fleet`",
-            "no simulated time",
-            words=FLEETS,
-            objects=True,
-        ),
+    systems: Fleet | str | None = _option(
+        "device profiles for simulated time: a name (the seed draws the profiles) or a `fedsolve.systems.Fleet`",
+        "no simulated time",
+        words=FLEETS,
+        objects=True,
     )
-    quorum: int | None = field(
-        default=None,
-        metadata=_about(
-            "number of client updates after which a round ends; later ones are dropped. Needs `systems`",
-            "all",
-            least=1,
-        ),
+    quorum: int | None = _option(
+        "number of client updates after which a round ends; later ones are dropped. Needs `systems`",
+        "all",
+        least=1,
     )
-    deadline: float | None = field(
-        default=None,
-        metadata=_about(
-            "simulated seconds after which a round ends; later client updates are dropped. Needs `systems`",
-            "none",
-            positive=True,
-        ),
+    deadline: float | None = _option(
+        "simulated seconds after which a round ends; later client updates are dropped. Needs `systems`",
+        "none",
+        positive=True,
     )
-    residency: Literal["device", "stream"] | None = field(
-        default=None,
-        metadata=_about(
-            "where clients' examples and states are stored: all on the 'device', or streamed ('stream') from the host "
-            "or disk as they are needed. Results have the same bits",
-            "chosen by their size",
-            words=("device", "stream"),
-            swept=False,
-        ),
+    residency: Literal["device", "stream"] | None = _option(
+        "where clients' examples and states are stored: all on the 'device', or streamed ('stream') from the host "
+        "or disk as they are needed. Results have the same bits",
+        "chosen by their size",
+        words=("device", "stream"),
+        swept=False,
     )
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if value is None and option.default is None:
+        for given in fields(self):
+            value = getattr(self, given.name)
+            if value is None and given.default is None:
                 continue
-            about = about_of(option)
-            object.__setattr__(self, option.name, about.check(option.name, value))
+            about = about_of(given)
+            object.__setattr__(self, given.name, about.check(given.name, value))
             if about.instead_of and getattr(self, about.instead_of) is not None:
-                raise InvalidInput(f"give {about.instead_of} or {option.name}, not both")
+                raise InvalidInput(f"give {about.instead_of} or {given.name}, not both")
         for name in ("quorum", "deadline"):
             if getattr(self, name) is not None and self.systems is None:
                 raise InvalidInput(
@@ -274,10 +227,10 @@ class WrittenOption:
 def written_options() -> tuple[WrittenOption, ...]:
     """The options in the order of `RunOptions`, each as text can give it."""
     written = []
-    for option in fields(RunOptions):
-        about = about_of(option)
-        name, about = about.written or (option.name, about)
-        default = about.written_default if option.default is MISSING else option.default
+    for each in fields(RunOptions):
+        about = about_of(each)
+        name, about = about.written or (each.name, about)
+        default = about.written_default if each.default is MISSING else each.default
         written.append(WrittenOption(name, default, about))
     return tuple(written)
 

@@ -122,9 +122,8 @@ class PreparedRun(RunEvaluation):
         if self.stream is not None:
             packed, state = self.stream.enter(state)
         inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
-        loops: Any = getattr(
-            self.task.loss, "loops", None
-        )  # what they raise leaves a program as it was raised
+        # what they raise leaves a program as it was raised
+        loops: Any = getattr(self.task.loss, "loops", None)
         with nullcontext() if loops is None else loops.failing_plainly():
             try:
                 state, logs = compiled_advance(self.program.on_one_core)(*inputs, state, np.int32(rounds))

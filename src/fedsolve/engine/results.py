@@ -20,13 +20,13 @@ from fedsolve.report.records import Records
 from fedsolve.results.history import History, group_by_seed, same_columns
 from fedsolve.results.record_files import (
     HISTORY,
+    SUMMARY,
     method_folders,
     seed_folder,
     stacked_leaves,
     write_failure,
     write_record,
 )
-from fedsolve.results.sweep import SUMMARY
 from fedsolve.tasks.inference import Inference
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from fedsolve.core.types import Weighting
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.engine.compute.sharding import check_alone, is_first
 from fedsolve.engine.compute.workers import open_units
-from fedsolve.engine.identity import writing_config
 from fedsolve.engine.load import with_start
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.results import Result, Results, Seeds
-from fedsolve.engine.running_page import page_of_methods
+from fedsolve.engine.running_page import in_folder
 from fedsolve.engine.scheduler import RunPlan, run_concurrently, run_single, scheduled_runs
 from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.folders.run_folder import RUN, how_to_resume, occupied_error
@@ -132,8 +131,7 @@ def run(
         label=label,
     )
     with (
-        writing_config(out, {label or name: algorithm}, task, given, method.seeds),
-        page_of_methods(out, [method], f"{label or name} on {task.name}", task, given),
+        in_folder(out, [method], f"{label or name} on {task.name}", task, given),
         progress_to(progress, label or name) as tell,
     ):
         if seeds is None:
@@ -315,8 +313,7 @@ def compare(
     ]
     title = f"{', '.join(methods)} on {task.name}"
     with (
-        writing_config(out, methods, task, given, seeds_of_each),
-        page_of_methods(out, runs, title, task, given),
+        in_folder(out, runs, title, task, given),
         open_units(executor, out) as units,
         scheduled_runs(runs, task, given, units) as finish,
     ):

@@ -1,25 +1,33 @@
-"""How far a run is, by what its folder holds, and the page of runs while they go on."""
+"""How far a run is, by what its folder holds; the page of runs while they go on, and the configuration they leave."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import tomli_w
+
+from fedsolve.config.build import recipe_of
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.core.sampling import Bernoulli
 from fedsolve.engine.compute.sharding import is_first
 from fedsolve.engine.compute.workers import where_it_runs
-from fedsolve.engine.options import RunOptions
+from fedsolve.engine.identity import describe, provenance, task_table
+from fedsolve.engine.options import RunOptions, written_options
 from fedsolve.engine.record import RecordFile
 from fedsolve.engine.scheduler import RunPlan
-from fedsolve.folders.files import is_locked
+from fedsolve.folders.files import is_locked, write_atomically
 from fedsolve.folders.run_folder import RUN, read_manifest
 from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.report.page import PAGE, SoFar, write_page, written_meanwhile
 from fedsolve.results.history import History
-from fedsolve.results.record_files import FAILURE, read_failure, read_history, seed_folder
+from fedsolve.results.record_files import CONFIG, FAILURE, read_failure, read_history, seed_folder
 from fedsolve.tasks.task import Task
 
 
@@ -104,18 +112,29 @@ def page_so_far(
     return written_meanwhile(write)
 
 
-def page_of_methods(
+@contextlib.contextmanager
+def in_folder(
     out: str | Path | None, methods: Sequence[RunPlan], title: str, task: Task, options: RunOptions
-) -> AbstractContextManager[None]:
-    # the same for runs from Python, of which process 0 of several writes the page; nothing without a folder
+) -> Iterator[None]:
+    """Keep the page of runs from Python up to date, and leave their configuration, unless they are refused.
+
+    Process 0 of several does, and nobody without a folder.
+    """
     if out is None or not is_first():
-        return nullcontext()
+        yield
+        return
     places = []
     for method in methods:
         assert method.out is not None
         seeds = [method.out] if method.seeds is None else [seed_folder(method.out, s) for s in method.seeds]
-        places += [(method.label or name_of(method.algorithm), place) for place in seeds]
-    return page_so_far(Path(out), places, title, task.name, options.rounds)
+        places += [(method.name, place) for place in seeds]
+    try:
+        with page_so_far(Path(out), places, title, task.name, options.rounds):
+            yield
+    except (Interrupted, Diverged):
+        _write_config(Path(out), methods, task, options)
+        raise
+    _write_config(Path(out), methods, task, options)
 
 
 def _words(label: str, runs: Sequence[RunStatus], rounds: int) -> str:
@@ -132,10 +151,58 @@ def _words(label: str, runs: Sequence[RunStatus], rounds: int) -> str:
 def _alike(runs: Sequence[RunStatus]) -> list[History]:
     # the records of a method's runs, cut where the shortest of those that go on ends: a mean has no gaps
     known = [(run, run.history) for run in runs if run.history is not None]
-    ends = [h.evaluations["round"][-1] for run, h in known if run.status != "diverged"]
+    last = min((h.evaluations["round"][-1] for run, h in known if run.status != "diverged"), default=math.inf)
     return [
-        replace(h, evaluations={k: v[h.evaluations["round"] <= min(ends)] for k, v in h.evaluations.items()})
-        if ends
-        else h
+        replace(h, evaluations={k: v[h.evaluations["round"] <= last] for k, v in h.evaluations.items()})
         for _, h in known
     ]
+
+
+# The configuration that runs from Python leave: what the command line runs again, where its parts have names.
+#
+# A method, a task or a sampling that no configuration can name is told in words, and the file is there to be shown
+# alone.
+
+
+def _write_config(folder: Path, methods: Sequence[RunPlan], task: Task, options: RunOptions) -> None:
+    if not folder.is_dir():
+        return
+    unnamed: dict[str, str] = {}
+    if task.made_by is None:
+        unnamed["task"] = f"{task.name}, {task.data.num_clients:,} clients"
+        table: dict[str, Any] = {"task": task.name}
+    else:
+        table = task_table(task.made_by, unnamed)
+    table["run"] = _run_section(options.with_defaults(task), unnamed)
+    if (seeds := methods[0].seeds) is not None:
+        table["run"].pop("seed", None)
+        table["seeds"] = list(seeds)
+    table["method"] = [_method_section(method, unnamed) for method in methods]
+    table |= {"unnamed": unnamed} if unnamed else {}
+    words = "; what [unnamed] tells in words is in no configuration" if unnamed else ""
+    write_atomically(folder / CONFIG, f"# {provenance()}; left by Python{words}\n{tomli_w.dumps(table)}")
+
+
+def _run_section(options: RunOptions, unnamed: dict[str, str]) -> dict[str, Any]:
+    section: dict[str, Any] = {}
+    for option in written_options():
+        value = getattr(options, option.name, None)
+        if isinstance(value, str | int | float | Mapping):
+            section[option.name] = value
+        elif value is not None:
+            unnamed[option.name] = describe(value)
+    sampling = options.sampling
+    if isinstance(sampling, Bernoulli):
+        section["participation"] = sampling.p
+    elif sampling is not None:
+        unnamed["sampling"] = describe(sampling)
+    return section
+
+
+def _method_section(plan: RunPlan, unnamed: dict[str, str]) -> dict[str, Any]:
+    recipe = recipe_of(plan.algorithm)
+    if recipe is None:
+        unnamed[f"method {plan.name}"] = describe(plan.algorithm)
+        return {"name": name_of(plan.algorithm), "label": plan.name}
+    name, settings = recipe
+    return {"name": name, "label": plan.name, "settings": settings}

@@ -57,6 +57,10 @@ class RunPlan:
     resume: bool = False
     label: str | None = None
 
+    @property
+    def name(self) -> str:
+        return self.label or name_of(self.algorithm)
+
 
 WaitForResults = Callable[[Callable[[Progress], None] | None], tuple[Result, ...]]
 """Called for one method after another with what is told its progress: waits for its runs, and returns them."""
@@ -298,8 +302,12 @@ class _MethodJob:
                     if self._asked():
                         return None
                     callbacks = self._method.callbacks_of(seed)
+                    if place > 0 and prepared.timed is None and prepared.stream is None:
+                        prepared = _reseeded(prepared, seed)
+                    elif place > 0:
+                        prepared = self._prepare(seed)  # with cohorts of its own
                     result = run_rounds(
-                        prepared if place == 0 else self._with_seed(prepared, seed),
+                        prepared,
                         self._folders[place],
                         self._method.resume and (self._begun[place] or not any(self._begun)),
                         self._clock,
@@ -329,15 +337,15 @@ class _MethodJob:
     def _run_elsewhere(self, units: Units, place: int) -> Result:
         # the run with a seed on a worker, whose reply is looked at
         method, seed, task = self._method, self._seeds[place], self._shared.task
-        folder, label = self._folders[place], method.label or name_of(method.algorithm)
-        unit = label if method.seeds is None else f"{label}, seed {seed}"
+        folder, unit = self._folders[place], method.name
+        unit += "" if method.seeds is None else f", seed {seed}"
         plan = replace(method, seeds=None, out=None if folder is None else folder.absolute())
         call = partial(run_on_worker, plan, replace(self._shared.options, seed=seed))
         tell = SeedReporter(self._progress, seed)
         result, lost = units.run(unit, call, self._shared.digest, tell, folder)
         history = result.history if isinstance(result, Result) else None
         said = None if history is None else (history.label, history.task, history.settings.get("seed"))
-        if history is None or said != (label, task.name, seed):
+        if history is None or said != (method.name, task.name, seed):
             raise InvalidInput(f"{unit}: the worker's reply is of another run: {shown(result)}")
         inference = None if result.failure else task.inference
         return replace(result, inference=inference, history=replace(history, notes=(*history.notes, *lost)))
@@ -359,11 +367,6 @@ class _MethodJob:
         # the first run, once it has compiled the program; None where no other shall begin
         self._progress.compiled.wait()
         return None if self._asked() else self._prepared
-
-    def _with_seed(self, first: PreparedRun, seed: int) -> PreparedRun:
-        if first.timed is None and first.stream is None:
-            return _reseeded(first, seed)
-        return self._prepare(seed)  # with cohorts of its own
 
     def _prepare(self, seed: int) -> PreparedRun:
         method = self._method

@@ -255,9 +255,8 @@ class Stream:
         # rows of one device: a tenth above the mean, as clients differ, and room for the largest client among them
         share = math.ceil(self.num_slots * mean * 1.1 / self._devices) + int(data.counts.max())
         self._rows = min(data.num_examples, share)
-        drawn = jax.eval_shape(partial(_cohorts, population=data.num_clients, rounds=1), *self._given(0))[
-            0
-        ].size
+        draw = partial(_cohorts, population=data.num_clients, rounds=1)
+        drawn = jax.eval_shape(draw, *self._given(0))[0].size
         by = ordered_by(program, drawn)
         self._length = {None: None, "counts": data.counts, "steps": population.steps}[by]
         # cohorts are drawn ahead in one call, whose result is bounded whatever the cohort
@@ -317,7 +316,9 @@ class Stream:
         population, data = self.population, self.population.data
         with jax.enable_x64(population.dtype == jnp.float64):
             if self._devices == 1 and self.num_slots == data.num_clients:
-                return self._everyone(first)
+                # the whole population: the program is that of clients that lie on the device
+                everyone = np.arange(self.num_slots)
+                return _Loaded(self._pack(everyone, [everyone]), everyone, first, self._rounds_in_all)
             drawn = _cohorts(*self._given(first), population=data.num_clients, rounds=self._ahead)
             ids, present = (np.asarray(x) for x in drawn)
             shares, rounds = self._fitting(ids, present)
@@ -332,19 +333,12 @@ class Stream:
             packed = replace(self._pack(clients, shares), window=replicate(window, population.mesh))
             return _Loaded(packed, clients, first, min(first + rounds, self._rounds_in_all))
 
-    def _everyone(self, first: int) -> _Loaded:
-        # the whole population: the program is that of clients that lie on the device
-        everyone = np.arange(self.num_slots)
-        return _Loaded(self._pack(everyone, [everyone]), everyone, first, self._rounds_in_all)
-
     def _pack(self, clients: np.ndarray, shares: Sequence[np.ndarray]) -> PackedClients:
         # a window's clients; on each device of this process the examples of those that it trains
         population, mesh = self.population, self.population.mesh
         local_devices = [i for i, d in enumerate(mesh.devices.flat) if d in own_devices(mesh)]
-        if not self._packers or (self._packers[0].slots, self._packers[0].rows) != (
-            self.num_slots,
-            self._rows,
-        ):
+        room = self.num_slots, self._rows
+        if not self._packers or (self._packers[0].slots, self._packers[0].rows) != room:
             self._packers = [Packer(population, self.num_slots, self._rows) for _ in local_devices]
         parts = []
         for packer, device in zip(self._packers, local_devices, strict=True):

@@ -67,14 +67,12 @@ def _identity(
     }
 
 
-def _prepare_trials(
-    methods: Sequence[Algorithm], task: Task, options: SweepOptions, label: str | None
-) -> Trials:
+def _prepare_trials(methods: Sequence[Algorithm], task: Task, options: SweepOptions) -> Trials:
     # what trials share is made ready once, with the first method and seed: settings differ in the method alone
     first = replace(options.run, seed=options.seeds[0], devices=1, residency="device")
     for method in methods:
         check_rates(cast(method, first.dtype), first.rounds)
-    prepared = prepare(methods[0], task, first, label)
+    prepared = prepare(methods[0], task, first, options.label)
     options.search.stops(len(methods), prepared.rounds, prepared.eval_every)
     _check_evaluations(len(methods) * len(options.seeds), prepared.rounds, prepared.eval_every)
     steps = prepared.program.work.equal_steps
@@ -192,11 +190,10 @@ def sweep(
         validation=validation,
         diagnostics=diagnostics,
         parallel_trials=parallel_trials,
+        label=label,
     )
     make = (lambda **settings: build(algorithm, settings)) if isinstance(algorithm, str) else algorithm
-    found = run_sweep(
-        make, task, grid, plan, out=out, resume=resume, label=label, progress=progress, executor=executor
-    )
+    found = run_sweep(make, task, grid, plan, out=out, resume=resume, progress=progress, executor=executor)
     if out is not None and importlib.util.find_spec("pyarrow"):
         found.save(out)
         write_sweep_page(out, found, draw=importlib.util.find_spec("matplotlib") is not None)
@@ -211,20 +208,19 @@ def run_sweep(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     executor: Any = None,
 ) -> Sweep:
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
     check_alone("a sweep")
-    check_outside(task, out, label)
+    check_outside(task, out, options.label)
     axes = check_grid(grid, len(options.seeds), options.search)
     methods = build_methods(make, axes, options.search.kind)
     _check_clock(options, methods)
     task = task if options.validation is None else task.hold_out(options.validation)
     check_methods(methods, choose_sampling(options.run, task), task)
     with jax.enable_x64(options.run.dtype == "float64"):
-        trials = _prepare_trials(methods, task, options, label)
+        trials = _prepare_trials(methods, task, options)
         prepared = trials.prepared
         identity = {} if out is None else _identity(trials, task, axes, methods, options)
         with (
@@ -233,7 +229,7 @@ def run_sweep(
             open_units(executor, out) as units,
         ):
             rounds = SweepRounds(trials, options, store, tell)
-            rounds.finish(units, _Batches(methods, task, options, label, identity), run_batch)
+            rounds.finish(units, _Batches(methods, task, options, identity), run_batch)
     settings = {k: v for k, v in prepared.settings.items() if k not in ("algorithm", "seed")}
     sizes = prepared.traffic.up
     return Sweep(
@@ -262,12 +258,11 @@ class _Batches:
     methods: Sequence[Algorithm]
     task: Task
     options: SweepOptions
-    label: str | None
     identity: dict[str, Any]
 
     @cached_property
     def trials(self) -> Trials:
-        trials = _prepare_trials(self.methods, self.task, self.options, self.label)
+        trials = _prepare_trials(self.methods, self.task, self.options)
         return trials.without_nonfinite_clients()
 
 

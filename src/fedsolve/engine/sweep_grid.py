@@ -144,7 +144,8 @@ class SweepOptions:
     """The options of a sweep besides its method, task and grid.
 
     `run` has those of every trial (its seed and devices are not looked at); `validation` is the share of every
-    client's examples that is held out of training; `parallel_trials` is None for what fits the memory and is fast.
+    client's examples that is held out of training; `parallel_trials` is None for what fits the memory and is fast;
+    `label` is the method's name in tables.
     """
 
     run: RunOptions
@@ -154,6 +155,7 @@ class SweepOptions:
     validation: float | None = None
     diagnostics: Sequence[Diagnostic] | None = None
     parallel_trials: int | None = None
+    label: str | None = None
 
     def __post_init__(self) -> None:
         given = self.diagnostics

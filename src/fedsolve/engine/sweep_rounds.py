@@ -94,9 +94,8 @@ class SweepStore:
         manifest = self._manifest = {} if folder is None else folder.manifest() or {}
         self.trials, self.at_once = manifest.get("lanes"), manifest.get("at_once")
         self.running = [TrialBatch(*map(np.array, batch)) for batch in manifest.get("running", ())]
-        finished = list(
-            manifest.get("finished", range(manifest.get("blocks", 0)))
-        )  # a number in earlier versions
+        # a number in earlier versions
+        finished = list(manifest.get("finished", range(manifest.get("blocks", 0))))
         self.done = finished, manifest.get("rounds", 0), manifest.get("seconds", 0.0)
 
     @classmethod
@@ -282,7 +281,9 @@ class SweepRounds(Rounds):
         if not results.rounds:
             self._running = self._start()
             self._evaluate(0, 1)
-            if not results.finished and not np.isfinite(self._first_losses()).all():
+            losses = results.metrics["train_loss"][..., 0]
+            first = [losses[np.ix_(b.settings, b.seeds)] for b in self._together]
+            if not results.finished and not all(np.isfinite(x).all() for x in first):
                 self._leave_out_nonfinite_clients()
                 self._evaluate(0, 1)
             self._selection.check(results.metrics)
@@ -369,11 +370,6 @@ class SweepRounds(Rounds):
     @property
     def _all_trial_rounds(self) -> int:
         return sum(b.trials for b in self._batches) * self.rounds
-
-    def _first_losses(self) -> np.ndarray:
-        # the training losses at the start, of the trials of the first batches
-        losses = self.results.metrics["train_loss"][..., 0]
-        return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
 
     def _leave_out_nonfinite_clients(self) -> None:
         # go on without clients that have no loss (see `nonfinite_clients`), those that run included

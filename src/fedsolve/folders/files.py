@@ -25,6 +25,8 @@ from fedsolve.core.errors import InvalidInput, check_path
 from fedsolve.folders.untrusted import open_regular
 
 _REMEDY = "what was saved before is intact: free space or choose another folder"
+INTACT = "the checkpoint is intact: free space and resume"
+"""What errors say of a file that cannot be written, beside the checkpoint."""
 _PROCESS_START = time.time()
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.part")

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.files import errors_of_writing
+from fedsolve.folders.files import INTACT, errors_of_writing
 from fedsolve.folders.untrusted import open_regular
 
 
@@ -50,9 +50,9 @@ class AppendLog:
         return content
 
 
-def append_line(path: Path, line: str, remedy: str) -> None:
+def append_line(path: Path, line: str) -> None:
     # a line before it that a killed process left without its end is ended first
-    with errors_of_writing(path, remedy), open_regular(path, "ab+", follow=False) as file:
+    with errors_of_writing(path, INTACT), open_regular(path, "ab+", follow=False) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
         cut_short = file.read(1) not in (b"", b"\n")

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, trim_common_prefix
-from fedsolve.folders.files import FolderLock, errors_of_writing, locked
+from fedsolve.folders.files import INTACT, FolderLock, errors_of_writing, locked
 from fedsolve.folders.sealed import mapped_arrays, read_header, write_arrays
 
 # Checkpoints: a pytree and a small manifest in one safetensors file, replaced atomically and with checksums.
@@ -89,8 +89,6 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path) or "value"
 
 
-INTACT = "the checkpoint is intact: free space and resume"
-"""What errors say of a file that cannot be written, beside the checkpoint."""
 _NAME = "checkpoint-round-"
 
 
@@ -131,7 +129,6 @@ class OlderCheckpoints:
 
     def add(self, done: int | None) -> None:
         # unless the newest is the one that could not be read
-        # else the newest is the one that could not be read
         if self.source == self._newest and self._newest.exists():
             _link(self._newest, self._previous)
             if done is not None:

@@ -53,6 +53,16 @@ def read_bytes(path: Path, largest: int | None, *, follow: bool = True) -> bytes
         return file.read(size)
 
 
+def read_if_there(path: Path, largest: int, *, follow: bool = True) -> bytes | None:
+    """Likewise, or None where there is no file; another error is `InvalidInput`."""
+    try:
+        return read_bytes(path, largest, follow=follow)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from None
+
+
 def read_text(path: Path, largest: int, *, follow: bool = True) -> str:
     return read_bytes(path, largest, follow=follow).decode()
 

@@ -23,7 +23,7 @@ from fedsolve.report.style import (
     styles_of,
     wrapped,
 )
-from fedsolve.report.table import Cell, ResultTable
+from fedsolve.report.table import Cell, ResultTable, metric_head
 from fedsolve.results.history import BAND_WORDS, Bands, band
 from fedsolve.results.metrics import Metric, describe, wants_log
 from fedsolve.results.sweep import SweepRecord
@@ -220,9 +220,8 @@ def setting_rows(sweep: SweepRecord, count: int | None = None) -> list[dict[str,
 
 
 def heads(sweep: SweepRecord) -> list[str]:
-    label = describe(sweep.selection.metric).label.replace(" (mean per example)", "")
     over = [f"Range over {len(sweep.seeds)} seeds"] if len(sweep.seeds) > 1 else []
-    return ["Rank", *sweep.grid, f"Mean {label[0].lower()}{label[1:]}" if over else label, *over]
+    return ["Rank", *sweep.grid, metric_head("mean" if over else "", sweep.selection.metric), *over]
 
 
 def row_texts(sweep: SweepRecord, row: dict[str, Any]) -> list[str]:
@@ -410,8 +409,7 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
     what = "Best over the grid" if others else metric.title
     add_title(axes, f"{what} at each {axis_phrase(axis)}", several, pad)
     if len(several) > 1:
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
     return figure
 
 
@@ -518,17 +516,14 @@ def _band(
     values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, np.nan)
     colour = LIGHT[style.colour]
     low, high = band(values.T, bands if values.shape[1] > 1 else "range")
+    line, size = (0, style.dash) if style.dash else "-", 5
     if joined:
-        line = (0, style.dash) if style.dash else "-"
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(
-            x, values.mean(axis=1), color=colour, linestyle=line, marker=marker, markersize=5, label=label
-        )
-        return
-    axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=5)
-    axes.plot(
-        x, values.mean(axis=1), color=colour, linestyle="none", marker=marker, markersize=6, label=label
-    )
+    else:
+        axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=5)
+        line, size = "none", 6
+    look: dict[str, Any] = {"color": colour, "linestyle": line, "marker": marker, "markersize": size}
+    axes.plot(x, values.mean(axis=1), **look, label=label)
 
 
 def _values(sweep: SweepRecord, axis: str) -> tuple[Any, ...]:

@@ -223,14 +223,11 @@ class Sender:
             made = -1
             while self._calls and made != self._made:
                 made = self._made
-                self._changed.wait_for(partial(self._differs, made), patience)
+                self._changed.wait_for(lambda made=made: not self._calls or self._made != made, patience)
             dropped = len(self._calls)
             self._calls.clear()
             self._changed.notify_all()
         return dropped
-
-    def _differs(self, made: int) -> bool:
-        return not self._calls or self._made != made
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE

@@ -127,11 +127,7 @@ def _check_rounds(rounds: object) -> None:
 
 
 def stop_reason(callbacks: Sequence[Callback], at: Evaluated) -> str:
-    """Call callbacks in their order, and say why the run ends here by the first that says so; "" if it goes on.
-
-    Raises:
-        InvalidInput: a callback returns something else than None or words.
-    """
+    """Call callbacks in their order, and say why the run ends here by the first that says so; "" if it goes on."""
     for callback in callbacks:
         why = callback(at)
         if why is not None and not isinstance(why, str):

@@ -34,7 +34,7 @@ from fedsolve.folders.sealed import (
     unsealed,
     write_arrays,
 )
-from fedsolve.folders.untrusted import MALFORMED, loads, npz_arrays, read_bytes, read_text
+from fedsolve.folders.untrusted import MALFORMED, loads, npz_arrays, read_bytes, read_if_there, read_text
 from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
 
@@ -135,6 +135,7 @@ CONFIG = "config.toml"
 STATISTICS_FILE, ANALYSIS_FILE = "statistics.json", "analysis.json"
 """What a federation was asked without training, in the folder of the job."""
 HISTORY = "history.json"
+SUMMARY = "sweep.json"
 METRICS = "metrics.jsonl"
 ROUNDS = "rounds.npz"
 FAILURE = "diverged.txt"
@@ -212,12 +213,9 @@ def read_history(folder: Path) -> History | None:
 
 def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
     # the record, and the checksums of the files beside it; None for a record without any
-    try:
-        content = read_bytes(path, LARGEST, follow=False)
-    except FileNotFoundError:
+    content = read_if_there(path, LARGEST, follow=False)
+    if content is None:
         return None
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     text, files = unsealed(path, content)
     try:
         return History.from_json(text, partial(_read_rounds, path.with_name(ROUNDS), files)), files
@@ -252,20 +250,16 @@ def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str,
         raise no_record(folder, f"holds no {HISTORY}: give the folder of a finished run")
     history, files = record
     if (folder / METRICS).exists():
-        _check_metrics(folder / METRICS, files)
+        # its lines, which other programs read, must be those of the record
+        try:
+            check_file(folder / METRICS, files)
+        except (OSError, ValueError) as error:
+            raise damaged(folder / METRICS, str(error)) from None
     model, buffers = read_model(folder / MODEL)
     before = [HISTORY] * (files is None) + [MODEL] * (not is_sealed(folder / MODEL))
     if before:
         history = dataclasses.replace(history, notes=(*history.notes, no_checksum_note(before)))
     return history, model, buffers
-
-
-def _check_metrics(path: Path, files: dict[str, str] | None) -> None:
-    # raise `InvalidInput` if the lines of the evaluations, which other programs read, are not those of the record
-    try:
-        check_file(path, files)
-    except (OSError, ValueError) as error:
-        raise damaged(path, str(error)) from None
 
 
 def _read_rounds(path: Path, files: dict[str, str] | None) -> Columns:

@@ -20,6 +20,7 @@ from fedsolve.folders.sealed import LARGEST, check_file, damaged, no_checksum_no
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import dumps, number
 from fedsolve.results.metrics import describe
+from fedsolve.results.record_files import SUMMARY
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,6 @@ class SweepRecord:
 
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"
-SUMMARY = "sweep.json"
 _COLUMNS = ("setting", "seed", "score", "diverged", "stopped")
 
 
@@ -408,7 +408,6 @@ def curve_columns(sweep: SweepRecord, with_axes: bool = False) -> dict[str, Any]
 
 
 def _axis_column(name: str) -> str:
-    # the column of an axis
     return f"axis_{name}" if name in _COLUMNS else name
 
 
@@ -438,7 +437,6 @@ def _value(value: Any) -> Any:
 
 
 def _parquet(columns: Mapping[str, Any]) -> bytes:
-    # columns as a file
     pyarrow = _arrow()
     arrays = {
         name: pyarrow.array(values, from_pandas=False) if isinstance(values, np.ndarray) else values

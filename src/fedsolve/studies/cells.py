@@ -118,8 +118,7 @@ _EXPLODED = 10.0
 class Cell:
     """One method on one problem: its published setting and its tuned one with all seeds, and the grid.
 
-    Attributes:
-        published, grid, tuned: None where there was none; `tuned` too if all of the grid diverged.
+    Each is None where there was none; `tuned` too if all of the grid diverged.
     """
 
     published: SweepRecord | None

@@ -368,10 +368,9 @@ class Several:
         title = f"{study.title}; {cells.problem(name).title}" if self.problem else study.title
         lost = {m: int(np.isnan(cells.curve(name, m)[1][:, -1]).sum()) for m in cells.methods(name)}
         words = ", ".join(f"{m} on {n} of {len(study.seeds)}" for m, n in lost.items() if n)
-        caption = (
-            f"{self.caption} {study.seeds_in_words}{f' Diverged and left out: {words}.' if words else ''}"
-        )
-        return caption, panels(rows, title, width=4.6, height=3.2)
+        left_out = f" Diverged and left out: {words}." if words else ""
+        figure = panels(rows, title, width=4.6, height=3.2)
+        return f"{self.caption} {study.seeds_in_words}{left_out}", figure
 
     def _panel(self, cells: Cells, problem: str, name: str) -> Panel:
         metric = describe(name)

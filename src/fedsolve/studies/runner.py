@@ -146,12 +146,9 @@ def outcome(study: Study, context: Context) -> Outcome:
     cells = solve(study, context)
     claims = []
     for statement in study.evaluated:
-        decision = judged(statement, cells)
-        theirs = statement.theirs or OURS
+        found, theirs = judged(statement, cells), statement.theirs or OURS
         claims.append(
-            Claim(
-                statement.says, theirs, decision.ours, decision.verdict, decision.reason, decision.provisional
-            )
+            Claim(statement.says, theirs, found.ours, found.verdict, found.reason, found.provisional)
         )
     return Outcome(
         claims,

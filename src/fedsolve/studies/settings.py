@@ -158,18 +158,10 @@ def _few(names: list[str]) -> str:
 
 # One of them for a run: of the same method and the same task, whose options are those of the run.
 
-_ELSEWHERE = (
-    "seed",
-    "data_dir",
-)  # options of a task on which no setting depends: its draw, and where files lie
-_LAYOUT = (
-    "seed",
-    "eval_every",
-    "chunk",
-    "devices",
-    "mesh",
-    "start",
-)  # options of a run of which the same is true
+# options of a task on which no setting depends: its draw, and where files lie
+_ELSEWHERE = ("seed", "data_dir")
+# options of a run of which the same is true
+_LAYOUT = ("seed", "eval_every", "chunk", "devices", "mesh", "start")
 
 
 def tuned(method: str, task: Task | str, **run: Any) -> Algorithm:

@@ -281,12 +281,9 @@ def _name(place: Sequence[str | int]) -> str:
     """
     text = ""
     for part in place:
-        text = f"{text} {part + 1}:" if isinstance(part, int) else f"{text}{_joint(text)}{part}"
+        joint = " " if isinstance(part, int) or text.endswith(":") else "." if text else ""
+        text += f"{joint}{part + 1}:" if isinstance(part, int) else f"{joint}{part}"
     return text.removesuffix(":")
-
-
-def _joint(text: str) -> str:
-    return "" if not text else " " if text.endswith(":") else "."
 
 
 def _section(place: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel]:

@@ -149,14 +149,9 @@ _KEYS = [f.name for f in dataclasses.fields(RunOptions) if f.name in RunSection.
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a configuration describes, ready to run.
+    """What a configuration describes, ready to run, with every default filled in: an algorithm for each of its methods.
 
-    Attributes:
-        config: the configuration with every default filled in.
-        task: the task.
-        algorithms: one for each method, in its order.
-        options: the run's.
-        seeds: of each method; None for the one of the options.
+    The `seeds` are of each method; None for the one of the options.
     """
 
     config: Config
@@ -331,6 +326,7 @@ class PreparedSweep:
             search=search_of(section),
             validation=section.validation,
             parallel_trials=section.parallel_trials,
+            label=self.method.shown,
         )
 
     def settings(self) -> dict[str, Setting]:

@@ -108,12 +108,6 @@ class StudyConfig(Configured):
     claim: list[ClaimSection] = Field(default_factory=list)
 
 
-def load_study(path: Path, trust: Sequence[str] | None = None) -> StudyConfig:
-    config = parse_study(read_toml(path), str(path))
-    check_trusted(config, path, trust)
-    return config
-
-
 def parse_study(table: Mapping[str, Any], origin: str) -> StudyConfig:
     config = parse_as(StudyConfig, table, origin)
     labels = [method.shown for method in config.method]
@@ -141,7 +135,8 @@ def study_in(
     path: Path, trust: Sequence[str] | None = None, *, check: bool = False, data_dir: Path | None = None
 ) -> Study:
     """The study in a TOML file; with `check` its task and its methods at their first settings are built."""
-    config = load_study(path, trust)
+    config = parse_study(read_toml(path), str(path))
+    check_trusted(config, path, trust)
     with _error_place(path):
         seeds = seed_list(config.study.seeds)
         one_weighting = with_one_weighting(_as_config(config, config.method)).method
@@ -168,9 +163,10 @@ def study_in(
 
 
 def _check(config: StudyConfig, data_dir: Path | None) -> None:
-    methods = [
-        m.model_copy(update={"settings": with_values(m.settings, _first_setting(m))}) for m in config.method
-    ]
+    methods = []
+    for m in config.method:
+        first = {axis: values[0] for axis, values in build_grid(m, m.grid, 1).items()}
+        methods.append(m.model_copy(update={"settings": with_values(m.settings, first)}))
     prepared = prepare(_as_config(config, methods, data_dir))
     for algorithm in prepared.algorithms:
         known = metrics_of(prepared.task, algorithm)
@@ -195,10 +191,6 @@ def _as_config(config: StudyConfig, methods: Any, data_dir: Path | None = None) 
 
 def _task_options(config: StudyConfig, data_dir: Path | None) -> dict[str, Any]:
     return config.task_options | ({} if data_dir is None else {"data_dir": str(data_dir)})
-
-
-def _first_setting(method: StudyMethod) -> dict[str, Any]:
-    return {axis: values[0] for axis, values in build_grid(method, method.grid, 1).items()}
 
 
 def _method(method: MethodSection, grid: Mapping[str, list[Any]]) -> Method:

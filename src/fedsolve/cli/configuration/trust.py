@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedsolve.cli.configuration.config import Configured
+from fedsolve.cli.configuration.config import CONFIG, Configured, load
 from fedsolve.cli.console import say
 from fedsolve.config.references import defining_modules, is_reference, load_reference, split_reference
 from fedsolve.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedsolve.tasks.task import Task
+
+_ABOVE = 3  # folders that may have the configuration: of the run, of its method, of the comparison
 
 
 def references_of(config: Configured) -> dict[str, str]:
@@ -35,27 +41,34 @@ def imports_document(config: Configured) -> dict[str, list[str]]:
 def check_trusted(
     config: Configured, origin: Path, trust: Sequence[str] | None, typed: Collection[str] = ()
 ) -> None:
-    """Import what a configuration in a file names, if it may; say what, before it is done.
+    """Import what a configuration in a file (or its folder) names, if it may; say what, before it is done.
 
-    Args:
-        config: what is to run.
-        origin: the file, or the folder that has it.
-        trust: modules that the user vouches for, their submodules with them.
-        typed: names that the user typed, which are no file's.
+    The user vouches for the modules of `trust`, their submodules with them; names that were `typed` are no file's.
     """
-    trusted = check_trust(trust or ())
+    trusted = tuple(trust or ())
+    for name in trusted:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise InvalidInput(f"--trust {name!r} must be the name of a module, such as --trust mine")
+        split_reference("--trust", f"{name}:any")
     own = {part for name in typed for part in name.split("+")}
     for reference, kind in references_of(config).items():
         if reference not in own:
             _admit(kind, reference, origin, trusted)
 
 
-def check_trust(names: Sequence[str]) -> tuple[str, ...]:
-    for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise InvalidInput(f"--trust {name!r} must be the name of a module, such as --trust mine")
-        split_reference("--trust", f"{name}:any")
-    return tuple(names)
+def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
+    """The user's own task that the configuration of a run names, if its code may be imported; else None."""
+    from fedsolve.tasks.catalogue import build
+
+    places = [folder, *folder.resolve().parents][:_ABOVE]
+    origin = next((place for place in places if (place / CONFIG).is_file()), None)
+    if origin is None:
+        return None
+    config = load(origin)
+    if not is_reference(config.task) or config.unnamed:
+        return None
+    check_trusted(config.model_copy(update={"method": []}), origin, trust)  # of the task alone
+    return build(config.task, **config.task_options)
 
 
 def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> None:
@@ -76,8 +89,11 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
     if module not in sys.modules:
         say(f"importing {file or module} for the {kind} {reference} of {origin}")
     found = load_reference(kind, reference, wanted, folder if file is not None else None)
-    if file is not None:
-        _check_place(f"{kind} {reference} of {origin}", module, folder)
+    if file is not None and not _lies_in(module, folder):
+        raise InvalidInput(
+            f"{kind} {reference} of {origin}: a module {module} of another folder is imported already: give one of "
+            "them another name"
+        )
     # a module beside the file may only name what is written there, not hand on what others wrote
     for home in defining_modules(found):
         if not _is_below(home, trusted) and not _lies_in(home, folder):
@@ -98,13 +114,6 @@ def _beside(module: str, folder: Path) -> Path | None:
         if found is None:
             return None
     return found
-
-
-def _check_place(what: str, module: str, folder: Path) -> None:
-    if not _lies_in(module, folder):
-        raise InvalidInput(
-            f"{what}: a module {module} of another folder is imported already: give one of them another name"
-        )
 
 
 def _lies_in(module: str, folder: Path) -> bool:

@@ -135,11 +135,7 @@ def parse_seeds(text: str) -> int | list[int]:
 
 
 def parse_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
-    """A method as it is typed, `FedAvg` or with a label `slow=FedAvg`, as a configuration has it.
-
-    Args:
-        text: what was typed.
-        labels: those of the methods in a file, any of which may be typed as it is.
+    """A method as it is typed, `FedAvg` or with a label `slow=FedAvg`, as a configuration has it; `labels` as they are.
 
     >>> parse_method("slow=FedAvg")
     {'name': 'FedAvg', 'label': 'slow'}

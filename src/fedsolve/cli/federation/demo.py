@@ -33,9 +33,8 @@ from fedsolve.tasks.catalogue import build
 
 
 _POLL_SECONDS = 0.3
-_STATUS_SECONDS = (
-    45.0  # between two questions to Flower where a run stands: each takes a second of the machine
-)
+_STATUS_SECONDS = 45.0
+"""Between two questions to Flower where a run stands: each takes a second of the machine."""
 
 T = TypeVar("T")
 
@@ -49,17 +48,7 @@ def follow(
     what: str,
     interrupted: str,
 ) -> T:
-    """Look until a run has left what is waited for.
-
-    Args:
-        commands: Flower's, on the SuperLink of the run.
-        look: gives what is waited for, None while it is not there.
-        interrupt: says whether the user has asked to stop.
-
-    Raises:
-        Interrupted: Ctrl-C, or a file `stop` in the folder; the run is stopped.
-        Unavailable: the run failed; its reason.
-    """
+    """Look until a run has left what is waited for: `look` gives it, None while it is not there."""
     asked = time.monotonic()
     while True:
         if (found := look()) is not None:
@@ -89,12 +78,7 @@ METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1}
 
 
 def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool) -> None:
-    """Train the digits task with PyTorch clients on a real federation of three nodes; write its folder.
-
-    Raises:
-        Unavailable: a method could not be finished; its reason.
-        Interrupted: Ctrl-C, after everything was stopped.
-    """
+    """Train the digits task with PyTorch clients on a real federation of three nodes; write its folder."""
     check_flower()
     for package, name, extra in (("torch", "PyTorch", "torch"), ("sklearn", "scikit-learn", "digits")):
         require(package, "the demo's clients need", extra, name)
@@ -126,10 +110,9 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool)
 
 
 def _run_all(config: Config, folder: Path, port: int | None, interrupt: Any) -> list[History]:
+    place = "JAX_COMPILATION_CACHE_DIR"
     cache = {
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get(
-            "JAX_COMPILATION_CACHE_DIR", str(folder.absolute() / "cache")
-        ),
+        place: os.environ.get(place, str(folder.absolute() / "cache")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     federation = LocalFederation(folder / FLOWER, CLIENTS, port, cache)

@@ -15,12 +15,11 @@ from fedsolve.cli.federation.demo import follow
 from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
-from fedsolve.data.column_statistics import Statistics
 from fedsolve.deploy.evaluation_job import ANALYSIS, ANALYSIS_FILE, EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
-from fedsolve.deploy.statistics_job import SCHEMA_FILE, read_statistics, statistics_lines
+from fedsolve.deploy.statistics_job import SCHEMA_FILE, read_statistics, statistics_document, statistics_lines
 from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
 from fedsolve.folders.files import Interruptible, is_locked
 from fedsolve.folders.untrusted import read_user_toml
@@ -53,12 +52,7 @@ class Submitted:
 
 
 def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_json: bool) -> None:
-    """Let the connected clients measure a saved model, and print what they measured.
-
-    Raises:
-        Unavailable: the run failed; its reason.
-        Interrupted: Ctrl-C; the run is stopped.
-    """
+    """Let the connected clients measure a saved model, and print what they measured."""
     if not model.exists():
         raise InvalidInput(f"{model}: no such file or folder; give the folder of a run, or a model's file")
     if model.is_dir() and not (model / MODEL).is_file():
@@ -73,7 +67,11 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
     if as_json:
         emit_json(evaluation_document(folder, history, measured))
     else:
-        print_evaluation(folder, history, measured)
+        for part, clients in measured.items():
+            title = history.words() if part == "train" else "on validation examples"
+            emit_rich(_metrics_table(history, clients, part, title))
+            emit_rich(_clients_table(clients, part))
+        emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
 
 
 def questions_command(
@@ -87,15 +85,8 @@ def questions_command(
 ) -> None:
     """Print statistics of the clients' columns, or a model or a curve over their rows.
 
-    Args:
-        asked: the `columns` or the `analysis`, as a run's configuration has it.
-        secure: whether sums are secure.
-        ratios: whether coefficients are printed as exp(coefficient).
-        where: of `Submitted`.
-
-    Raises:
-        Unavailable: the run failed; its reason.
-        Interrupted: Ctrl-C; the run is stopped.
+    `asked` has the `columns` or the `analysis`, as a run's configuration has it; with `ratios` coefficients are printed
+    as exp(coefficient); `where` is of `Submitted`.
     """
     job, name = (ANALYSIS, ANALYSIS_FILE) if "analysis" in asked else (STATISTICS, STATISTICS_FILE)
     config = {**asked, "min-clients": min_clients, "min-rows": min_rows}
@@ -117,7 +108,8 @@ def show_without_run(folder: Path, as_json: bool, ratios: bool = False) -> bool:
     elif (path := folder / STATISTICS_FILE).exists():
         found = read_statistics(path)
         if as_json:
-            emit_json(statistics_document(folder, found))
+            about = {"status": "finished", "folder": str(folder)}
+            emit_json({**about, **statistics_document(found), "files": _files(folder)})
         else:
             files = [f"{kind:10} {at}" for kind, at in _files(folder).items()]
             emit("\n".join([*statistics_lines(found), *files]))
@@ -170,21 +162,6 @@ def _check_app(app: Path, needed: set[str]) -> None:
 
 Measured = Mapping[str, ClientMetrics]
 """What clients measured, by part of their examples."""
-
-
-def print_evaluation(folder: Path, history: History, measured: Measured) -> None:
-    """A row for each metric, a row for each client, and where the page and the model are."""
-    for part, clients in measured.items():
-        title = history.words() if part == "train" else "on validation examples"
-        emit_rich(_metrics_table(history, clients, part, title))
-        emit_rich(_clients_table(clients, part))
-    emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
-
-
-def statistics_document(folder: Path, found: Statistics) -> dict[str, Any]:
-    columns = {name: vars(column) for name, column in found.columns.items()}
-    about = {"status": "finished", "folder": str(folder), "columns": columns}
-    return {**about, "unreported": dict(found.unreported), "notes": found.notes, "files": _files(folder)}
 
 
 def _files(folder: Path) -> dict[str, str]:

@@ -27,11 +27,7 @@ _COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")
 
 
 class FlowerCommands:
-    """`flwr` on one SuperLink.
-
-    Attributes:
-        connection: the name of the SuperLink in `$FLWR_HOME/config.toml`; '' for the default one there.
-    """
+    """`flwr` on one SuperLink: `connection` is its name in `$FLWR_HOME/config.toml`, '' for the default one there."""
 
     connection = ""
 
@@ -50,11 +46,7 @@ class FlowerCommands:
         return done.stdout
 
     def submit(self, app: Path, config: Mapping[str, Any], text: str = "") -> int:
-        """Start a run of an app; its number.
-
-        Args:
-            text: further configuration, as `flwr run --run-config` takes it.
-        """
+        """Start a run of an app; its number. `text` is further configuration, as `flwr run --run-config` takes it."""
         words = [text, *(f"{name}={_toml(value)}" for name, value in config.items())]
         given = " ".join(word for word in words if word)
         options = ["--format", "json", *(["--run-config", given] if given else [])]

@@ -197,11 +197,7 @@ _DATA = {
 
 
 def container_files(values: Mapping[str, str], clients: int, csv: bool) -> dict[str, str]:
-    """The text of each file by its name.
-
-    Args:
-        csv: whether each node reads a CSV file.
-    """
+    """The text of each file by its name, for nodes that read a CSV file or do not."""
     templates = importlib.resources.files("fedsolve.cli.federation") / "templates"
     given = {**values, "name": values["app"].lower(), "flower": FLOWER}  # compose takes small letters
     return {

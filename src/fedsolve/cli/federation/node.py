@@ -30,12 +30,7 @@ _SETTING = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower reads --n
 
 
 def node_command(arguments: Sequence[str], limits: WorkerLimits, fresh: bool) -> NoReturn:
-    """Become `flower-supernode` with these arguments, whose messages a persistent worker runs.
-
-    Args:
-        limits: when the worker leaves by itself.
-        fresh: run each message in a process of its own, as Flower does.
-    """
+    """Become `flower-supernode`, whose messages a persistent worker runs, or with `fresh` a process each."""
     check_flower()
     check_options(arguments)
     environment = dict(os.environ)

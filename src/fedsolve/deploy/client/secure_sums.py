@@ -31,11 +31,7 @@ _Log = Callable[[str], None]
 
 
 class SumOrder(NamedTuple):
-    """What a client is to add to.
-
-    Attributes:
-        request: the digest of what it was asked; None where it is not known yet.
-    """
+    """What a client is to add to. `request` is the digest of what it was asked, None where it is not known yet."""
 
     experiment: str
     client: int
@@ -97,12 +93,7 @@ class SecureSums:
         problem: Callable[[], AbstractContextManager[LocalProblem]],
         log: _Log,
     ) -> RecordDict:
-        """What the client answers to a question of the protocol.
-
-        Args:
-            problem: its model and data, for the question what its metrics are.
-            log: told in one line what its owner should know.
-        """
+        """What the client answers to a question of the protocol, such as what the metrics of its `problem` are."""
         question, client = record_to_request(ProtocolRequest, record), node.client
         if question.step == "metrics":
             with reading("the question"):

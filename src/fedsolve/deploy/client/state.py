@@ -210,14 +210,7 @@ def is_kept(done: int) -> bool:
 
 
 def pinned(rounds: Iterable[int], done: int) -> set[int]:
-    """Those of a client's states that the kept checkpoints go on from: the last two that there can be.
-
-    Args:
-        rounds: from 0, in which the client's update was used and after which its state is there.
-        done: rounds done.
-
-    Returns:
-        At most two rounds.
+    """Those of a client's states, by rounds from 0, that the kept checkpoints go on from: the last two there can be.
 
     >>> sorted(pinned([0, 4, 9, 12, 19, 21], done=22))
     [9, 19]
@@ -253,11 +246,7 @@ class ClientState:
         return self._folder / f"client-{self._facts['client']}-round-{round + 1}.safetensors"
 
     def load(self, last_used_round: int, initial_state: Any) -> Any:
-        """The state after the last round that the server used; `initial_state` if it used none (-1).
-
-        Raises:
-            StateLost: the state of that round is not here, or damaged.
-        """
+        """The state after the last round that the server used, -1 for the initial one; `StateLost` if it is gone."""
         if last_used_round < 0:
             return initial_state
         path = self.path(last_used_round)

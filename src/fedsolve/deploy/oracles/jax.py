@@ -214,11 +214,7 @@ class JaxOracle(LocalProblem):
         return {name: np.asarray(np.round(x) if kind else x, kind or None) for name, x, kind in pairs}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Load the server's buffers.
-
-        Raises:
-            InvalidInput: a name or a shape that is not the task's.
-        """
+        """Load the server's buffers; `InvalidInput` for a name or a shape that is not the task's."""
         known = self.buffers
         check_same("buffer", buffers, known)
         if self.beside is not None:
@@ -239,10 +235,8 @@ class JaxOracle(LocalProblem):
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Evaluate a model (see `LocalProblem.measure`) with the engine's programs.
 
-        What is no mean over examples is computed on all of the client's, in one piece.
-
-        Raises:
-            InvalidInput: a metric that fails, or gives no real number.
+        What is no mean over examples is computed on all of the client's, in one piece. `InvalidInput` for a metric that
+        fails, or gives no real number.
         """
         dtype = jnp.dtype(dtype_of(params))
         model = params if self.beside is None else WithBuffers(params, self.beside)

@@ -105,9 +105,8 @@ def _ask(folder, settings, arguments):
 
 def _send(connection, document, descriptors=()):
     data = json.dumps(document).encode() + b"\n"
-    with contextlib.suppress(
-        BrokenPipeError, ConnectionResetError
-    ):  # the worker has left: its answer is missing
+    # the worker has left: its answer is missing
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
         connection.sendall(data[sent:])
 

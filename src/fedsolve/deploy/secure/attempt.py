@@ -86,10 +86,7 @@ def ways(clients: int, marked: int, drawn: int, least: int) -> int:
 
 
 class MaskGraph:
-    """The pairs of a cohort that share a mask.
-
-    Args:
-        ring: all clients of the roster, in their random order.
+    """The pairs of a cohort that share a mask; `ring` has all clients of the roster, in their random order.
 
     Source: Bell, Bonawitz, Gascon, Lepoint, Raykova (2020), "Secure single-server aggregation with
     (poly)logarithmic overhead".

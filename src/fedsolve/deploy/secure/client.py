@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsolve.core.errors import InvalidInput, check_integer
+from fedsolve.deploy.secret_keys import load_or_create_identity, new_secret
 from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure.attempt import AttemptLog, Words
 from fedsolve.deploy.secure.keys import (
@@ -25,7 +26,6 @@ from fedsolve.deploy.secure.keys import (
     Roster,
     experiment_digest,
     hello_bytes,
-    load_or_create_identity,
     read_peers,
 )
 from fedsolve.deploy.secure.masking import (
@@ -38,7 +38,7 @@ from fedsolve.deploy.secure.masking import (
 )
 from fedsolve.deploy.secure.primitives import ProtocolError, Reader, names
 from fedsolve.folders.files import locked, slug, write_atomically
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import read_if_there
 
 _FILE, _SECRETS, _ROSTER, _COINS = b"fsn2", "secrets.bin", "roster.bin", "coins.bin"
 _OUT = "this client takes no part in secure sums of this experiment any more; begin another"
@@ -219,20 +219,14 @@ class NodeSecrets:
         return None if data is None else Roster.read(data, verify=False)
 
     def _read(self, name: str) -> bytes | None:
-        path = self._folder / name
-        try:
-            return read_bytes(path, _LARGEST)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from None
+        return read_if_there(self._folder / name, _LARGEST)
 
     def _load(self) -> _State:
         path, data = self._folder / _SECRETS, self._read(_SECRETS)
         if data is None:
             if (self._folder / _ROSTER).exists():  # what it answered is not known any more
                 raise InvalidInput(f"{path} is gone: {_OUT}")
-            return _State(p.new_secret(), p.new_secret())
+            return _State(new_secret(), new_secret())
         # Against a disk that fails; who can write the file could write the digest as well.
         content, seal = data[:-32], data[-32:]
         if hashlib.sha256(content).digest() != seal:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.secret_keys import new_secret
 from fedsolve.deploy.secure.primitives import (
     KEY,
     LARGEST_LIST,
@@ -24,37 +25,17 @@ from fedsolve.deploy.secure.primitives import (
     check_point,
     check_signature,
     digest,
-    new_secret,
     number,
     public_key,
     sign,
     verifying_key,
 )
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_bytes, read_user_toml
+from fedsolve.folders.untrusted import read_user_toml
 
 _LARGEST = 2**31
 _STALE = 16  # pre-keys that are so much older than one in use were sent in orders that never came
 BUNDLE = 64
 """Pre-keys of a client that the server has in stock at most."""
-
-
-def load_or_create_identity(path: Path) -> bytes:
-    """The private Ed25519 key in a file, or a new one, written with mode 0600."""
-    try:
-        private = read_bytes(path, KEY)
-        if path.stat().st_mode & 0o077:
-            raise InvalidInput(f"{path} can be read by others: chmod 600 it, or remove it for a new identity")
-    except FileNotFoundError:
-        private = new_secret()
-        write_atomically(path, private, private=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    if len(private) != KEY:
-        raise InvalidInput(
-            f"{path} has {len(private)} bytes, not {KEY}: restore it, or remove it for a new identity"
-        )
-    return private
 
 
 class Owner(NamedTuple):
@@ -299,6 +280,7 @@ class Roster:
         members = [Member.read(reader) for _ in range(count)]
         reader.end()
         roster = cls(experiment, server_key, members)
+        # One set of clients has one order, so that all bytes with its digest are these.
         if [m.client for m in members] != list(roster.members):
             raise ProtocolError("the clients of the roster do not ascend")
         for member in members if verify else ():

@@ -133,10 +133,8 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
     masked, stream = bytearray(words), p.MaskStream()
     n32 = attempt.n32
     arrays = np.frombuffer(masked, "<u4", n32), np.frombuffer(masked, "<u8", attempt.n64, 4 * n32)
-    for (
-        other,
-        secret,
-    ) in secrets.items():  # the client's own mask is added, as those shared with later clients
+    # The client's own mask is added, as those shared with later clients.
+    for other, secret in secrets.items():
         stream.add(arrays, mask_key(context, secret), 1 if other >= client else -1)
     # the masked numbers stay readable
     tag = p.seal(words_key(context, private.share_key, roster.server_key, client), b"", masked)
@@ -333,6 +331,7 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
     unreadable, unwilling = reader.clients(), reader.clients()
     if not {*unreadable, *unwilling} <= set(lists.arrived):
         raise ProtocolError(f"{what} is about clients that did not arrive")
+    # A member gives its shares of all lists, or says why of whom and gives none.
     count = 0 if unreadable or unwilling else sum(map(len, lists.opened.values()))
     shares = reader.take(count * p.SHARE)
     head = answer[: reader.at]
@@ -387,8 +386,7 @@ class Opening:
     def secrets(self) -> dict[tuple[int, int], bytes]:
         """Every secret that opens the sum: (u, u) is that of u alone, (u, v) that of u with a missing v.
 
-        Raises:
-            SumNotOpened: too few members answered; who is at fault, as far as that is known.
+        `SumNotOpened` if too few members answered, with who is at fault, as far as that is known.
         """
         if not self.is_enough:
             raise self._why_closed()

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type
+from fedsolve.deploy.secret_keys import new_secret
 
 # Shamir's secret sharing (1979), of many secrets at once: any `threshold` points of a polynomial give its value at 0.
 #
@@ -231,11 +232,6 @@ _PREFIX = b"fedsolve secure sum 1: "
 def _labelled(label: str, parts: tuple[bytes, ...]) -> bytes:
     # A label and parts of fixed lengths: different labels or parts never give the same bytes.
     return _PREFIX + label.encode() + b"\0" + b"".join(parts)
-
-
-def new_secret() -> bytes:
-    """32 bytes from the system's cryptographic generator; also a private key of X25519 or Ed25519."""
-    return secrets.token_bytes(KEY)
 
 
 def digest(label: str, *parts: bytes) -> bytes:

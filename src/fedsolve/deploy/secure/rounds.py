@@ -51,7 +51,7 @@ from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import signature_digest
 from fedsolve.engine.evaluation.eval_sets import as_part
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import read_if_there
 from fedsolve.results.clients import ClientMetrics
 
 # The server's keys and stock of pre-keys in a file of the run's folder, how clients enrol, and who is left out.
@@ -70,41 +70,28 @@ class SecureSession:
 
     def __init__(
         self,
-        path: Path,
         grid: Grid,
+        settings: Settings,
         registry: ClientRegistry,
         experiment: str,
-        seconds: float,
         log: Callable[[str], None],
     ) -> None:
-        self._path, self._grid, self._registry, self._log = path, grid, registry, log
-        self._experiment, self.seconds = experiment, seconds
+        self._grid, self._settings, self._registry, self._log = grid, settings, registry, log
+        self._path, self._experiment = Path(settings.out) / KEYS_FILE, experiment
         self._server: Any = None
         self.left_out: dict[int, str] = {}
         self._in_dispute: set[int] = set()  # whose messages are in no sum until the next one is opened
         self._unwilling: set[int] = set()  # nor those of others until all that are asked arrive
         self._disputes: set[tuple[int, int]] = set()  # of the whole run
 
-    @classmethod
-    def of(
-        cls,
-        grid: Grid,
-        settings: Settings,
-        registry: ClientRegistry,
-        experiment: str,
-        log: Callable[[str], None],
-    ) -> SecureSession:
-        path = Path(settings.out) / KEYS_FILE
-        return cls(path, grid, registry, experiment, settings.round_seconds, log)
-
-    def load_or_enrol(self, population: int, connect_seconds: float) -> None:
+    def load_or_enrol(self) -> None:
         """Go on with the keys in the file, or ask all clients for theirs; those connected then have the keys of all.
 
         `Unavailable` if a client is missing, or does not accept the keys of the others.
         """
-        self._server, is_new = self._load(), False
+        self._server, is_new, population = self._load(), False, self._settings.population
         if self._server is None:
-            self._server, is_new = self._enrolled(range(population), connect_seconds), True
+            self._server, is_new = self._enrolled(range(population)), True
             self._save()
         roster: Any = self._server.roster
         coins: dict[int, bytes] = {}
@@ -132,20 +119,20 @@ class SecureSession:
         from fedsolve.deploy.secure.keys import experiment_digest
         from fedsolve.deploy.secure.server import SecureServer
 
-        try:
-            server = SecureServer.from_bytes(read_bytes(self._path, _MOST_BYTES))
-        except FileNotFoundError:
+        content = read_if_there(self._path, _MOST_BYTES)
+        if content is None:
             return None
-        except OSError as error:
-            raise InvalidInput(f"cannot read {self._path}: {error.strerror or error}") from None
+        server = SecureServer.from_bytes(content)
         if server.roster.experiment == experiment_digest(self._experiment):
             return server
         self._log(f"{self._path.name} is of a run that has not begun: clients are asked for their keys again")
         return None
 
-    def _enrolled(self, clients: Sequence[int], connect_seconds: float) -> Any:
+    def _enrolled(self, clients: Sequence[int]) -> Any:
         from fedsolve.deploy.secure.server import SecureServer
 
+        # Of all clients: the roster is for the whole experiment, and nobody joins it later.
+        connect_seconds = self._settings.connect_seconds
         connected = self._registry.wait(clients, connect_seconds)
         if missing := sorted(set(clients) - set(connected)):
             begin = f"secure sums begin with all {len(clients)} clients, and"
@@ -267,7 +254,7 @@ class SecureSession:
             with reading("the answer"):
                 return bool(take(reply.client, reply.data))
 
-        failed = ask(self._grid, f"query.{PROTOCOL}", requests, self.seconds, read)
+        failed = ask(self._grid, f"query.{PROTOCOL}", requests, self._settings.round_seconds, read)
         gone = dict.fromkeys(set(data) - set(nodes), "not connected")
         return gone | {clients[node]: reason for node, reason in failed.items()}
 
@@ -430,6 +417,7 @@ class SummedEvaluation(ClientEvaluation):
         }
 
     def _agreeing(self, clients: list[int]) -> tuple[Measured | None, list[int]]:
+        # What most measure, on the parts of which all of those have examples: only numbers of one kind add up.
         known = {client: self._measured[client] for client in clients if client in self._measured}
         if not known:
             return None, []

@@ -92,6 +92,7 @@ class SummedMetrics:
 
     def from_words(self, data: bytes, clients: int) -> tuple[dict[str, PartMetrics], int]:
         """What so many clients together measured, by part, and how many of their numbers were clipped."""
+        # As `to_words` lays them out: a part's examples, then its metrics; last of all how many were clipped.
         numbers = np.frombuffer(data, "<i8").astype(np.float64) / 2.0**_FRACTION_BITS
         parts, start = {}, 0
         for part in self.measured.parts:
@@ -100,7 +101,7 @@ class SummedMetrics:
             for name, kind in zip(self.names, self.measured.kinds, strict=True):
                 own = numbers[start : start + (2 if kind is None else kind.width)]
                 start += len(own)
-                if kind is None:
+                if kind is None:  # of a mean the sum over examples and their number
                     means[name], counts[name] = (own[0] / own[1] if own[1] else math.nan), float(own[1])
                 else:
                     sums[name] = Sums(kind, own.copy())
@@ -175,6 +176,7 @@ def from_words(data: bytes, like: Any) -> Any:
     counts = count_words(like)
     if len(data) != counts.bytes:
         raise InvalidInput(f"{len(data)} bytes of words where {counts.bytes} were expected")
+    # Words of 32 bits lie before those of 64, whatever the order of the leaves.
     short = np.frombuffer(data, "<u4", counts.n32)
     long = np.frombuffer(data, "<u8", counts.n64, 4 * counts.n32)
     taken = {32: 0, 64: 0}

@@ -110,11 +110,7 @@ class DeploymentCheckpoint:
         return self._changes
 
     def save(self, coordinator: Coordinator, recorder: Recorder, *, evaluation_is_due: bool = False) -> None:
-        """Write what has changed; the checkpoint itself is replaced atomically.
-
-        Args:
-            evaluation_is_due: whether the record lacks an evaluation of the model.
-        """
+        """Write what has changed; the checkpoint itself is replaced atomically."""
         self._folder.hold.check()
         state = coordinator.state
         manifest = {

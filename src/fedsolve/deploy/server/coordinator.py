@@ -445,6 +445,7 @@ class Coordinator:
                 **self._request_facts(client, key),
                 metrics=metrics,
                 model=model,
+                # Who has never taken part has no model of its own yet, and makes it from this.
                 first_broadcast=first if state.last_used_round[client] < 0 else None,
                 steps=steps,
                 solver=solver_spec,
@@ -531,8 +532,7 @@ class Coordinator:
     def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round with the replies that count (perhaps none); what is recorded of it.
 
-        Raises:
-            Diverged: the server's state would not be finite; it is as it was, and the round has not ended.
+        `Diverged` if the server's state would not be finite; it is as it was, and the round has not ended.
         """
         # In the order of their numbers, whatever order replies came in: sums repeat to the bit. The state is
         # replaced at the end, at once: a round that diverges leaves it as it was.

@@ -30,7 +30,6 @@ from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.status import Cause, PhaseClock
 from fedsolve.engine.evaluation.eval_sets import as_part, client_percentiles
 from fedsolve.folders.logs import append_line
-from fedsolve.folders.run_folder import INTACT
 from fedsolve.folders.sealed import sealed
 from fedsolve.methods.robust.reductions import FACTOR, usual_norm
 from fedsolve.report.style import human_time
@@ -48,12 +47,7 @@ MEASURED = "clients_measured"
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The replies that count to one request.
-
-    Attributes:
-        steps: local steps that clients took before.
-        refused: by client, why it does not count.
-    """
+    """The replies that count to one request, after so many local `steps`; `refused` says by client why one does not."""
 
     round: int
     steps: int
@@ -108,13 +102,7 @@ class EvaluationResult:
 
 
 class _Column(NamedTuple):
-    """One number that clients measured.
-
-    Attributes:
-        name: of the metric, with what it adds where it gives several.
-        own: each client's own, shape (clients,).
-        known: where there is one, shape (clients,).
-    """
+    """A metric's number, or one of several: each client's `own`, and whether it is `known`, (clients,) both."""
 
     name: str
     pooled: float
@@ -154,11 +142,8 @@ def find_metric_outliers(
 ) -> dict[int, str]:
     """The clients whose answer to a question has a metric far beyond the usual, each with the reason.
 
-    Usual is the median of the answers, as in a first round, or what was measured first where that is larger: where
+    Usual is the median of the answers, as in a first round, or what was measured `first` where that is larger: where
     most losses fall to 0 an honest one need not.
-
-    Args:
-        first: the first value in the record of each metric's mean over training examples, by metric.
     """
     outliers: dict[int, str] = {}
     for part in PARTS:
@@ -212,7 +197,7 @@ def _metric_kind_outliers(part: str, measured: Mapping[int, PartMetrics]) -> dic
 def save_client_metrics(path: Path, result: EvaluationResult) -> None:
     """Add what clients measured to a file, client by client: a line for each part of their examples."""
     for part in PARTS:
-        append_line(path, sealed(dumps(result.line(part))), INTACT)
+        append_line(path, sealed(dumps(result.line(part))))
 
 
 def first_means(evaluations: Mapping[str, Any]) -> dict[str, float]:
@@ -338,11 +323,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
 
 
 class Evaluation:
-    """Evaluates a coordinator's model.
-
-    Args:
-        clients: asks the clients; None if they measure nothing.
-    """
+    """Evaluates a coordinator's model, also on clients unless these are None."""
 
     def __init__(
         self, coordinator: Coordinator, settings: Settings, clients: ClientEvaluation | None

@@ -165,15 +165,9 @@ def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict)
 
 
 class FederationLoop(RecordedRounds):
-    """A coordinator's rounds on Flower's grid.
+    """A coordinator's rounds on Flower's grid, with the state saved after each.
 
-    Args:
-        grid: Flower's grid.
-        settings: rounds, deadlines, what evaluates, and what happens when too few replies count.
-        checkpoint: where the state is saved after every round.
-
-    Attributes:
-        measures_loss: whether the last evaluation had the training loss itself, measured by the server or by clients.
+    `measures_loss`: the last evaluation had the training loss itself, measured by the server or by clients.
     """
 
     _collectors: ClassVar[Callable[..., ReplyCollector]] = ReplyCollector
@@ -197,14 +191,14 @@ class FederationLoop(RecordedRounds):
         self._eval_is_due = checkpoint.evaluation_is_due
         self._phases = PhaseClock()
         self.measures_loss = False
-        self._registry = ClientRegistry.of(
+        self._registry = ClientRegistry(
             grid, settings, checkpoint.experiment, coordinator.signature, reports.clients, self._log
         )
         self._registry.refuses_loops = lambda: coordinator.refuses_loops
         self._names = coordinator.names = self._registry.names
         self._secure = coordinator if isinstance(coordinator, SecureCoordinator) else None
         if self._secure is not None:
-            self._secure.session = SecureSession.of(
+            self._secure.session = SecureSession(
                 grid, settings, self._registry, coordinator.experiment, self._log
             )
         self._collector = self._collectors(
@@ -241,18 +235,14 @@ class FederationLoop(RecordedRounds):
         return 1
 
     def begin(self) -> str:
-        """Wait for clients and evaluate the initial model, if anybody does; why a callback ends the run here, or ''.
-
-        Raises:
-            Unavailable: too few clients.
-        """
+        """Wait for clients and evaluate the initial model, if anybody does; why a callback ends the run here, or ''."""
         self._watch = Stopwatch(self.recorder.seconds)
         if self.done < self.rounds or self._eval_is_due:
             settings = self._settings
             self._reports.status()
             self._registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
             if self._secure is not None:
-                self._secure.session.load_or_enrol(settings.population, settings.connect_seconds)
+                self._secure.session.load_or_enrol()
         # put off by a run whose settings let it be carried, which these do not
         if self._eval_is_due and not self._is_carried:
             return self._evaluate()
@@ -261,11 +251,7 @@ class FederationLoop(RecordedRounds):
         return self._evaluate() if self._evaluation.measures else ""
 
     def advance(self, rounds: int) -> tuple[Replies[Accepted], dict[str, float]]:
-        """One round: its replies, and what is recorded of it.
-
-        Raises:
-            Unavailable: too few good replies after the last repetition.
-        """
+        """One round: its replies, and what is recorded of it; `Unavailable` if too few count at the last repetition."""
         self._phases.begin()
         replies = self._collect_replies(self.done + 1)
         return replies, self._finish_round(replies.accepted, replies.wanted)

@@ -13,15 +13,14 @@ import jax
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
-from fedsolve.core.errors import FedsolveError, InvalidInput, trim_common_prefix
+from fedsolve.core.errors import InvalidInput, trim_common_prefix
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.host import return_freed_memory
 from fedsolve.deploy.metrics import RunMetrics, metrics_server
-from fedsolve.deploy.run_log import FAILED, reports_of, say, write_failure
-from fedsolve.deploy.sanitize import sanitize
+from fedsolve.deploy.run_log import FAILED, reports_of, say, tell_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.secure.rounds import SecureCoordinator, check_secure
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
@@ -55,8 +54,7 @@ _SECRET = (
 class Deployment:
     """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed.
 
-    Attributes:
-        run_config: the configuration of Flower's run, which clients of a sum compare.
+    Clients of a sum compare `run_config`, the configuration of Flower's run.
     """
 
     algorithm: Algorithm
@@ -127,6 +125,7 @@ def with_initial(params: Params, settings: Settings) -> tuple[Params, Settings]:
     if settings.resume and not path.exists():
         path = kept_start(settings.out) or path
     params, buffers, facts = saved_model(path, params, settings.buffers or {})
+    # A file that says nothing of a schema is held against none.
     there = facts.get(_SCHEMA, here)
     if not isinstance(there, dict) or not all(isinstance(text, str) for text in there.values()):
         raise InvalidInput(f"{path} says of its schema what no schema is: give a model that fedsolve wrote")
@@ -139,12 +138,7 @@ def with_initial(params: Params, settings: Settings) -> tuple[Params, Settings]:
 
 
 def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
-    """Run a method on a grid; the final model and the record, both also in the run's folder.
-
-    Raises:
-        Unavailable: too few clients at the start, or too few good replies after the last repetition.
-        Diverged: the model would not be finite after round upon round.
-    """
+    """Run a method on a grid; the final model and the record, both also in the run's folder."""
     folder, settings = deployment.folder, deployment.settings
     checkpoint: DeploymentCheckpoint | None = None
     try:
@@ -161,11 +155,7 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
                 write_model(folder / START, deployment.params, {ORIGIN: settings.initial}, settings.buffers)
             result = _run(grid, deployment, checkpoint, publish)
     except Exception as error:
-        is_ours = isinstance(error, FedsolveError)
-        reason = str(error) if is_ours else sanitize(f"{type(error).__name__}: {error}")
-        say(f"error: {reason}")
-        if checkpoint is not None:  # else the folder belongs to another run
-            write_failure(folder, reason)
+        tell_failure(error, None if checkpoint is None else folder)
         notify_ended(settings.callbacks, None)
         raise
     notify_ended(settings.callbacks, result)

@@ -61,10 +61,10 @@ class ServerMethod:
             tracks_clients = introspect.tracks_clients(algorithm)
             algorithm = cast(algorithm, dtype)
             params = jax.tree.map(jnp.asarray, params)
-            server = _compiled("init")(algorithm, params)
+            server = compiled_method("init")(algorithm, params)
             # As the engine's first round has it: clients' states begin with the same broadcast there.
             first = introspect.first_cohort(population)
-            broadcast = _compiled("broadcast", population)(
+            broadcast = compiled_method("broadcast", population)(
                 algorithm, server, first.round, first.size, first.key
             )
             client = algorithm.enrol(broadcast, params)
@@ -111,7 +111,7 @@ class ServerMethod:
         if self.is_forwarded and not self.tracks_clients:
             return message, ()
         before = tracked_state if self.tracks_clients else self.initial_state
-        received, after = _compiled("receive")(self.algorithm, broadcast, message, before)
+        received, after = compiled_method("receive")(self.algorithm, broadcast, message, before)
         return jax.device_get((received, after if self.tracks_clients else ()))
 
     def reduce(self, messages: Iterable[Any], weights: Sequence[float]) -> Any:
@@ -142,7 +142,7 @@ class ServerMethod:
     def _with_cohort(self, name: str, round: int, size: int, key: Any, *arguments: Any) -> Any:
         # a count has the run's integer type
         cohort = jnp.int32(round), jnp.asarray(size), key
-        return _compiled(name, self.population)(self.algorithm, *arguments, *cohort)
+        return compiled_method(name, self.population)(self.algorithm, *arguments, *cohort)
 
 
 @cache
@@ -151,7 +151,7 @@ def _jit(function: Callable[..., Any], **options: Any) -> Any:
 
 
 @cache
-def _compiled(name: str, population: int = 0) -> Any:
+def compiled_method(name: str, population: int = 0) -> Any:
     # A method of the interface as a program.
     #
     # Of one that takes a cohort, the last arguments are its round, size and key; the population is part of the program.

@@ -6,12 +6,12 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Literal, TypeVar, dataclass_transform
+from dataclasses import Field, fields
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from fedsolve.config.signatures import About, P, about_of, shows
+from fedsolve.config.signatures import P, about_of, option, options_class, shows
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import (
     SEED_BITS,
@@ -38,24 +38,6 @@ from fedsolve.results.callbacks import Callback, check_callbacks
 
 
 T = TypeVar("T")
-
-
-def option(
-    text: str,
-    check: Callable[[str, Any], Any] = lambda name, value: value,
-    *,
-    default: Any = MISSING,
-    configurable: bool = True,
-) -> Any:
-    """A field of a class of options: its words in the docstring, and what checks its value (see `About`)."""
-    return field(
-        default=default, metadata={"about": About(text, checked_by=check, configurable=configurable)}
-    )
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
-def options_class(cls: type[T]) -> type[T]:
-    return dataclass(frozen=True, kw_only=True)(cls)
 
 
 def _no_argument(function: str, name: str, known: Iterable[str]) -> InvalidInput:
@@ -150,140 +132,142 @@ def _buffers(name: str, value: Any) -> Any:
 class Settings:
     """The options of `server_app`: see there what each means."""
 
-    rounds: int = option("number of communication rounds, >= 1.", _whole(1))
+    rounds: int = option("number of communication rounds, >= 1.", checked_by=_whole(1))
     population: int = option(
-        "number of clients, >= 1; they are numbered from 0 by their nodes' `client-id`.", _whole(1)
+        "number of clients, >= 1; they are numbered from 0 by their nodes' `client-id`.", checked_by=_whole(1)
     )
     clients_per_round: int | None = option(
         "number of clients in a round, drawn uniformly, 1 .. population; None for all.",
-        _whole(1, none="all"),
+        checked_by=_whole(1, none="all"),
         default=None,
     )
     sampling: Sampling | None = option(
         "client sampling (`fedsolve.sampling`), in place of `clients_per_round`.",
-        _one_of(Sampling, "one such as fs.sampling.Uniform(10)"),
+        checked_by=_one_of(Sampling, "one such as fs.sampling.Uniform(10)"),
         default=None,
         configurable=False,
     )
-    seed: int = option("random seed of cohorts and shuffles, >= 0.", _whole(0, bits=SEED_BITS), default=0)
+    seed: int = option(
+        "random seed of cohorts and shuffles, >= 0.", checked_by=_whole(0, bits=SEED_BITS), default=0
+    )
     buffers: Mapping[str, np.ndarray] | None = option(
         "buffers of the model by name, such as BatchNorm's statistics, which are averaged: `torch_buffers(module)`.",
-        _buffers,
+        checked_by=_buffers,
         default=None,
         configurable=False,
     )
     initial: str | None = option(
         "folder of a finished run, or a model's file, whose model replaces `params` and `buffers`; a relative path "
         "starts where that of `out` does.",
-        lambda name, value: None if value in (None, "") else _folder(name, value),
+        checked_by=lambda name, value: None if value in (None, "") else _folder(name, value),
         default=None,
     )
     schema: Schema | None = option(
         "schema of the clients' tables, kept with the model, which that of `initial` must equal; the job `statistics` "
         "writes it again with new constants.",
-        _one_of(Schema, "one such as fs.data.Schema.read('schema.toml')"),
+        checked_by=_one_of(Schema, "one such as fs.data.Schema.read('schema.toml')"),
         default=None,
         configurable=False,
     )
     evaluate: Evaluate | None = option(
         'function (model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for the '
         "clients' metrics, or the losses of their local steps.",
-        _one_of(Callable, "a function of (model, buffers)"),
+        checked_by=_one_of(Callable, "a function of (model, buffers)"),
         default=None,
         configurable=False,
     )
-    eval_every: int = option("number of rounds between evaluations, >= 1.", _whole(1), default=1)
+    eval_every: int = option("number of rounds between evaluations, >= 1.", checked_by=_whole(1), default=1)
     client_metrics: str | Sequence[str] = option(
         "names of metrics of the clients' oracles, which all connected clients compute at each evaluation on "
         'their training and validation examples, such as ("loss", "accuracy") or "loss, accuracy"; () for '
         "none. Evaluations then have the columns of simulations: train_NAME, client_NAME_mean, _p10, _p90 and "
         "_worst, validation_NAME, and `clients_measured`, the number of clients that reported. Refused with "
         "private methods.",
-        lambda _, names: check_metric_names(names),
+        checked_by=lambda _, names: check_metric_names(names),
         default=(),
     )
     callbacks: Sequence[Callback] = option(
         "called after each evaluation, as in `fs.run`: `fs.callbacks.EarlyStopping`, `KeepBest`, functions of "
         "an `fs.callbacks.Evaluated`, and with `client_metrics` also `EachClient` and `FineTuning`.",
-        lambda _, callbacks: tuple(check_callbacks(callbacks)),
+        checked_by=lambda _, callbacks: tuple(check_callbacks(callbacks)),
         default=(),
         configurable=False,
     )
     label: str | None = option(
-        "the method's name in tables; default its own.", _label, default=None, configurable=False
+        "the method's name in tables; default its own.", checked_by=_label, default=None, configurable=False
     )
     out: str = option(
         "output folder; a relative path starts at the folder in which the SuperLink was started.",
-        _folder,
+        checked_by=_folder,
         default="fedsolve-run",
     )
     resume: bool = option(
         "whether to continue from the checkpoint in `out`; without it a folder that holds a run is refused.",
-        _flag,
+        checked_by=_flag,
         default=False,
     )
     quorum: int | None = option(
         "number of clients that must be connected before the first round, 1 .. population; None for all.",
-        _whole(1, none="all"),
+        checked_by=_whole(1, none="all"),
         default=None,
     )
     connect_seconds: float = option(
         "seconds to wait for these clients, and in a round for its cohort, to connect, > 0.",
-        _number(above=0),
+        checked_by=_number(above=0),
         default=120.0,
     )
     round_seconds: float = option(
-        "seconds to wait for the replies of a round, > 0.", _number(above=0), default=600.0
+        "seconds to wait for the replies of a round, > 0.", checked_by=_number(above=0), default=600.0
     )
     min_replies: int | None = option(
         "number of valid replies that a round needs, 1 .. population; None for half of its cohort, rounded "
         "up, or the number that a robust reduction needs if it is larger.",
-        _whole(1, none="half of a cohort"),
+        checked_by=_whole(1, none="half of a cohort"),
         default=None,
     )
     grace: float | None = option(
         "seconds that a round stays open after `min_replies` valid replies, >= 0; None for `round_seconds`.",
-        _number(at_least=0, infinite=True),
+        checked_by=_number(at_least=0, infinite=True),
         default=None,
     )
     shortfall: Literal["repeat", "skip"] = option(
         'handling of a round with fewer valid replies: "repeat" asks the clients without a valid reply again, '
         '"skip" leaves the model unchanged and continues with the next round.',
-        _shortfall,
+        checked_by=_shortfall,
         default="repeat",
     )
     repeats: int = option(
-        "number of times that a round is repeated before the run ends, >= 0.", _whole(0), default=3
+        "number of times that a round is repeated before the run ends, >= 0.", checked_by=_whole(0), default=3
     )
     over_select: float = option(
         "fraction of clients asked in addition to `clients_per_round`, >= 0: 0.3 asks 30 % more, and the first "
         "replies count.",
-        _number(at_least=0),
+        checked_by=_number(at_least=0),
         default=0.0,
     )
     takeover: bool = option(
         "whether another node may take a client's number when the node that had it is no longer connected. "
         "A node without its own key (`--auth-supernode-private-key`) is a new node after each start.",
-        _flag,
+        checked_by=_flag,
         default=True,
     )
     norm_bound: float | None = option(
         "largest Euclidean norm of a valid message, > 0; None rejects messages whose norm is more than 100,000 "
         "times the usual norm of this and earlier rounds (docs/deployment.md).",
-        _number(above=0, infinite=True),
+        checked_by=_number(above=0, infinite=True),
         default=None,
     )
     max_share: float | None = option(
         "largest fraction of a round's weights for one client, in (0, 1], if a method weighs by examples; "
         "None for no limit.",
-        _number(above=0, at_most=1, optional=True),
+        checked_by=_number(above=0, at_most=1, optional=True),
         default=None,
     )
 
     metrics_address: str | None = option(
         'where Prometheus can scrape the run while it goes on: a port of this machine, such as "9464", or a host '
         'and a port, such as "0.0.0.0:9464", with `fedsolve[monitor]`; None or "" for nowhere.',
-        check_address,
+        checked_by=check_address,
         default=None,
     )
 
@@ -321,11 +305,7 @@ class Settings:
         return -(-wanted // 2) if self.min_replies is None else min(self.min_replies, wanted)
 
     def cohort_sampling(self, algorithm: Algorithm) -> Sampling:
-        """How cohorts are drawn: as given, else uniformly; of more clients than needed where `over_select` says so.
-
-        Raises:
-            InvalidInput: settings that contradict one another or the method.
-        """
+        """How cohorts are drawn: as given, else uniformly; of more clients than needed where `over_select` says so."""
         if self.client_metrics:
             check_unprotected(algorithm)
         self._check_replies(algorithm)
@@ -361,14 +341,14 @@ def check_buffered(algorithm: Algorithm, settings: Settings) -> None:
     if not algorithm.traits.buffer:
         return
     name = name_of(algorithm)
-    for option, given in (
+    for setting, given in (
         ("sampling", settings.sampling),
         ("over_select", settings.over_select),
         ("buffers", settings.buffers),
         ("shortfall = 'skip'", settings.shortfall == "skip"),
     ):
         if given:
-            raise InvalidInput(f"{name} has no synchronous rounds, which {option} is for: leave it out")
+            raise InvalidInput(f"{name} has no synchronous rounds, which {setting} is for: leave it out")
     if algorithm.traits.buffer > settings.population:
         raise InvalidInput(
             f"buffer = {algorithm.traits.buffer} but the federation has {settings.population} clients, which have one "

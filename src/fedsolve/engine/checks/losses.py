@@ -20,7 +20,7 @@ from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params, replace
 from fedsolve.core.xla.compiler import all_equations, all_programs, equations_of, programs_inside
-from fedsolve.engine.compute.clients import on_device
+from fedsolve.engine.compute.clients import on_device, shapes_of_two
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.tasks.task import Task
@@ -122,9 +122,9 @@ def _draws(jaxpr: Any, given: list[bool]) -> bool:
 
 
 @partial(jax.jit, static_argnums=0)
-def of_call(function: Function, params: Params, batch: Batch) -> Any:
+def of_call(function: Function, params: Params, batch: Batch, key: Any = None, weights: Any = None) -> Any:
     """A function's value, for what only looks at its program: equal shapes are traced once."""
-    return call(function, params, batch)[0]
+    return call(function, params, batch, key=key, weights=weights)[0]
 
 
 def closes_over_floats(function: Function, params: Params, batch: Batch) -> bool:
@@ -396,7 +396,7 @@ def calls_host(task: Task, params: Params, dtype: Any) -> bool:
     if not functions:
         return False
     examples = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
-    rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    rows = shapes_of_two(examples)
     model = jax.eval_shape(with_frozen, params, task.frozen)
     return any(_calls_host(f, model, rows) for f in functions)
 

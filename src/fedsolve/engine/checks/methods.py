@@ -23,7 +23,7 @@ from fedsolve.core.schedules import FromOptax, Reacting, Schedule, as_count, rat
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module
 from fedsolve.engine.compute.casting import argument_name
-from fedsolve.engine.compute.clients import LocalWork
+from fedsolve.engine.compute.clients import LocalWork, shapes_of_two
 from fedsolve.engine.compute.train import reduce_stacked
 from fedsolve.engine.identity import describe
 from fedsolve.tasks.loss_arguments import asked
@@ -182,7 +182,7 @@ def check_buffers(task: Task, work: LocalWork, model: Any, examples: Batch) -> N
             f"{name} has buffers, and clients have unequal sizes: padding would enter the buffers; give the loss an "
             "argument `weights`, 0 for padding, or give clients and minibatches of one size"
         )
-    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    shapes = shapes_of_two(examples)
     given = jax.eval_shape(model.buffers.given)
     more = {
         "key": jax.eval_shape(jax.random.key, 0),

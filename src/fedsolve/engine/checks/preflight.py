@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -16,8 +16,16 @@ from fedsolve.core.loss_checks import check_mean, check_slope, check_value, fail
 from fedsolve.core.trees import all_finite, dtype_of
 from fedsolve.core.types import Batch, Params
 from fedsolve.engine.checks.gathers import check_gathers
-from fedsolve.engine.checks.losses import built_in, check_frozen, compile_options, few_rows, not_means, renew
-from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
+from fedsolve.engine.checks.losses import (
+    built_in,
+    check_frozen,
+    compile_options,
+    few_rows,
+    not_means,
+    of_call,
+    renew,
+)
+from fedsolve.engine.compute.clients import Loss, PackedClients, on_device, shapes_of_two
 from fedsolve.tasks.leaves import refuse_state
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.tasks.losses.weights import DISTORTED
@@ -33,17 +41,17 @@ def check_task(
     refuse_state(params)
     params = packed.first_model(params, task.buffers)
     functions = {"loss": task.loss, **task.metrics}
-    renew([f for f in functions.values() if not built_in(f)], params, _shapes(packed.examples))
+    renew([f for f in functions.values() if not built_in(f)], params, shapes_of_two(packed.examples))
     for where, examples in (("a training batch", packed.examples), ("a test batch", test)):
         if examples is None:
             continue
-        batch = _shapes(examples)
+        batch = shapes_of_two(examples)
         for name, function in functions.items():
             _check_value(f"{name} of {where} of task {task.name}", function, params, batch)
     name = f"the loss of task {task.name}"
     if not built_in(task.loss):
-        check_frozen(name, task.loss, params, _shapes(packed.examples))
-        check_gradient(name, task.loss, params, _shapes(packed.examples))
+        check_frozen(name, task.loss, params, shapes_of_two(packed.examples))
+        check_gradient(name, task.loss, params, shapes_of_two(packed.examples))
     rows = few_rows(task.data.examples, params)
     if test is not None:
         rows = _joined(rows, few_rows(task.test, params))
@@ -65,7 +73,7 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
     # loss: as `fedsolve.tasks.loss_arguments` has it; examples: some to try it on, as NumPy arrays
     if not built_in(loss):
         rows = few_rows(examples, params)
-        batch = _shapes(on_device(rows, dtype_of(params)))
+        batch = shapes_of_two(on_device(rows, dtype_of(params)))
         renew([loss], params, batch)
         _check_value(name, loss, params, batch)
         check_frozen(name, loss, params, batch)
@@ -79,7 +87,7 @@ def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -
     # metrics: functions of (params, batch) by name; examples: some to try them on, as NumPy arrays
     # returns those that are no means over examples, each with what was seen
     rows = few_rows(examples, params)
-    batch = _shapes(on_device(rows, dtype_of(params)))
+    batch = shapes_of_two(on_device(rows, dtype_of(params)))
     own = {name: f for name, f in metrics.items() if not built_in(f)}
     renew(list(own.values()), params, batch)
     for name, function in own.items():
@@ -92,10 +100,6 @@ _ALONE = (
     "give the mean of a loss of each example alone (jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a "
     "contrast in one example), or say couples_examples = True where the task or oracle is made"
 )
-
-
-def _shapes(examples: Batch) -> Batch:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
 
 
 def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None:
@@ -121,7 +125,7 @@ def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, wei
 
     try:
         if built_in(function):  # whose trace is kept for the next method of a comparison
-            return _value.eval_shape(function, params, batch, key, weights)
+            return of_call.eval_shape(function, params, batch, key, weights)
         return jax.eval_shape(value, params, batch, key, weights)
     except jax.errors.TracerArrayConversionError as error:
         raise InvalidInput(
@@ -136,11 +140,6 @@ def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, wei
         else:
             given, more = f"on {described(batch)}", ""
         raise fails(what, given, error, more) from error
-
-
-@partial(jax.jit, static_argnums=0)
-def _value(function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:
-    return call(function, params, batch, key=key, weights=weights)[0]
 
 
 def _joined(train: Batch, test: Batch) -> Batch:

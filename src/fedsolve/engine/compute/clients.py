@@ -190,6 +190,11 @@ def _parts(loss: Loss, batch_size: int | None, microbatches: int) -> int:
     return parts
 
 
+def shapes_of_two(examples: Batch) -> Batch:
+    """The shapes of two examples: what takes any batch is traced with so many."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+
+
 def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}".format) -> Batch:
     """Arrays on the device, floating-point ones in the run's type, integers of 64 bits in 32 where that is float32."""
     # place: row -> where it stands, for an error
@@ -200,6 +205,7 @@ def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}
         a = np.asarray(a)
         floating = np.issubdtype(a.dtype, np.floating)
         to = jnp.dtype(dtype) if floating else jax.dtypes.canonicalize_dtype(a.dtype)
+        # a narrower type makes infinity of a number that it cannot hold, or another integer, without a word
         if a.size and to.itemsize < a.dtype.itemsize and a.dtype.kind in "iuf":
             row = first_beyond(a, to)
             if row is not None:

@@ -323,6 +323,7 @@ def first_devices(devices: int | None) -> Mesh:
     """The first `devices` devices in a row: one where none are asked for, and all that several processes have."""
     available = jax.devices()
     if several():
+        # a process none of whose devices is in the mesh would have no part in the run's programs
         if devices not in (None, len(available)):
             raise InvalidInput(
                 f"devices = {devices}: {jax.process_count()} processes share a run on all of their {len(available)} "

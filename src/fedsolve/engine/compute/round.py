@@ -238,13 +238,8 @@ def one_round(
         server = trees.where(some, server, state.server)
     # an empty round is no failure; one whose clients all gave what is not finite is
     failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
-    new = RunState(
-        server,
-        clients,
-        algorithm.export(state.server),
-        state.round + 1,
-        failed.astype(jnp.int32),
-    )
+    failed = failed.astype(jnp.int32)
+    new = RunState(server, clients, algorithm.export(state.server), state.round + 1, failed)
     return new, log_entry(new.server, drawn, drawn - size, totals.sent)
 
 

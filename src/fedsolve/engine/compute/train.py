@@ -270,14 +270,9 @@ def train_cohort(
             carry = (totals, updated, states_of(updated, group, first))
             totals, updated, _ = lax.fori_loop(0, num_chunks(group, first, stop), step, carry)
     if program.num_shards > 1:
-        totals = _totals_of_all(program, totals)
+        meet = all_reduce_sharded if program.is_sharded else all_reduce
+        totals = (meet if summed else all_gather_messages)(totals, CLIENT_AXIS)
     return totals, _states_of_all(program, clients, updated, states, everyone, state_rows)
-
-
-def _totals_of_all(program: Program, totals: Any) -> Any:
-    if isinstance(totals, Stacked):
-        return all_gather_messages(totals, CLIENT_AXIS)
-    return (all_reduce_sharded if program.is_sharded else all_reduce)(totals, CLIENT_AXIS)
 
 
 def _states_of_all(

@@ -335,6 +335,7 @@ class Units:
             (place / NOTE).unlink(missing_ok=True)
             if isinstance(error, Interrupted) or (isinstance(error, _Lost) and self.interrupt.stop_requested):
                 break
+            # what the unit itself raises would come again: only one that was lost with its worker is repeated
             if not isinstance(error, _Lost):
                 if error is not None:
                     raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.buffers import WithBuffers, bare, with_buffers
 from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.core.types import Params
-from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Window, local_work
 from fedsolve.engine.compute.round import RunState
@@ -166,8 +165,7 @@ def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
     if not lost.any():
         return prepared
     ids = np.flatnonzero(~lost)
-    rows = [int(task.data.offsets[i]) + np.arange(int(task.data.counts[i])) for i in ids]
-    data = FederatedData.from_partition(task.data.examples, rows, tuple(task.data.names[i] for i in ids))
+    data = task.data.of(ids)
     if task.eval_examples is not None:
         chosen = data.draw(task.eval_examples)
         data, ids = data.of(chosen), ids[chosen]
@@ -178,7 +176,7 @@ def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
     prepared = replace(prepared, validation=validation, owners=owners, training=training)
     if prepared.divided is not None:
         prepared = prepared.sharded_over(prepared.divided.mesh, task.loss, prepared.first_model)
-    return replace(prepared, remarks=(*prepared.remarks, _remark(task.data, lost)))
+    return replace(prepared, remarks=(*prepared.remarks, _remark(task.data.names, task.data.counts, lost)))
 
 
 def _nonfinite_clients(prepared: PreparedRun) -> np.ndarray:
@@ -190,11 +188,10 @@ def _nonfinite_clients(prepared: PreparedRun) -> np.ndarray:
     return lost if 2 * lost.sum() < len(lost) else np.zeros_like(lost)
 
 
-def _remark(data: FederatedData, lost: np.ndarray) -> str:
-    names = [data.names[i] for i in np.flatnonzero(lost)]
-    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-    examples = int(data.counts[lost].sum())
+def _remark(names: Sequence[str], counts: np.ndarray, lost: np.ndarray) -> str:
+    out = [names[i] for i in np.flatnonzero(lost).tolist()]
+    shown = ", ".join(out[:_NAMED]) + (f" and {len(out) - _NAMED} more" if len(out) > _NAMED else "")
     return (
-        f"{len(names)} of {len(data.names)} clients ({shown}; {examples} examples) left out of all metrics: their loss "
-        "is not finite at the initial model"
+        f"{len(out)} of {len(names)} clients ({shown}; {int(counts[lost].sum())} examples) left out of all metrics: "
+        "their loss is not finite at the initial model"
     )

@@ -48,7 +48,9 @@ class OnWholeSets:
     def _bound(self, name: str, metric: Function | Whole) -> Function:
         if isinstance(metric, Whole):
             return partial(_scored, metric)
-        return partial(_batch_mean, metric) if name in self.compiled else partial(_on_host, metric)
+        if name in self.compiled:
+            return partial(_batch_mean, metric)
+        return lambda params, examples: call(metric, params, jax.tree.map(np.asarray, examples))[0]
 
 
 def _value(what: str, metric: Function, params: Params, examples: Batch, first: bool) -> float:
@@ -82,7 +84,3 @@ def _outputs(outputs: Function, params: Params, examples: Batch) -> Any:
 @partial(compiled, static_argnums=0)
 def _batch_mean(metric: Function, params: Params, examples: Batch) -> Any:
     return mean_of(call(metric, params, examples)[0])
-
-
-def _on_host(metric: Function, params: Params, examples: Batch) -> Any:
-    return call(metric, params, jax.tree.map(np.asarray, examples))[0]

@@ -22,7 +22,7 @@ from fedsolve.core.xla.compiler import all_equations, compiled
 from fedsolve.core.xla.direct import DIRECT
 from fedsolve.engine.checks.preflight import check_task
 from fedsolve.engine.compute.casting import cast
-from fedsolve.engine.compute.clients import Loss, PackedClients, on_device, per_example
+from fedsolve.engine.compute.clients import Loss, PackedClients, on_device, per_example, shapes_of_two
 from fedsolve.engine.compute.sharding import own_devices
 from fedsolve.engine.evaluation.averaged_iterates import both_iterates, of_each
 from fedsolve.engine.evaluation.batched_eval import Blocks, EvalClients
@@ -79,8 +79,8 @@ def is_faster_sharded(loss: Loss, model: Params, examples: Batch) -> bool:
     """Whether a model is evaluated faster in parts, by its operations (measured: benchmarks/FINDINGS.md)."""
     # loss: of the model, as a task has it
     program = jax.make_jaxpr(lambda model, rows: per_example(loss, model, rows))
-    rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
-    return any(e.primitive.name in _OF_ONE_CORE for e in all_equations(program(model, rows)))
+    equations = all_equations(program(model, shapes_of_two(examples)))
+    return any(e.primitive.name in _OF_ONE_CORE for e in equations)
 
 
 @partial(compiled, static_argnums=(0, 1))
