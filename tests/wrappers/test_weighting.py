@@ -68,6 +68,7 @@ NAMED = {
     "DAdaptation": (fs.FedDAdaptation(),),
     # of no paper here: as every mean
     "ServerMuon": (),
+    "ServerLMO": (),
     "Polyak": (),
     "OptaxRule": (),
 }

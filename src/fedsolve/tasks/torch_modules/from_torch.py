@@ -67,15 +67,15 @@ class Parts(NamedTuple):
 def build_parts(
     module: nn.Module,
     functions: Mapping[str, LossAnalysis],
-    examples: tuple[Examples, Examples | None],
+    data: tuple[FederatedData, Examples | None],
     x: Any,
     outputs: Any,
     y: Any,
     translate: bool | None,
     remat: str | None = None,
 ) -> tuple[Parts, tuple[str, ...]]:
-    # translated, or called where the module cannot or shall not be, and the notes on that. examples: of all
-    # clients, and those held out; x, outputs, y: a batch, as tensors; translate: None decides; remat: as `Program`
+    # translated, or called where the module cannot or shall not be, and the notes on that. data: the
+    # clients', and those held out; x, outputs, y: a batch, as tensors; translate: None decides; remat: as `Program`
     # has it
     from fedsolve.pytorch.translation.arrays import is_large, return_memory
     from fedsolve.pytorch.translation.blocks import POLICIES
@@ -86,6 +86,7 @@ def build_parts(
         raise unknown("remat", remat, POLICIES)
     if is_large(module):
         return_memory()
+    examples = data[0].examples, data[1]
     theirs = _PyTorchNumbers(module, functions, examples[0])
     together = functions["loss"].couples_examples
     if together and translate is False:
@@ -415,8 +416,7 @@ def from_torch(
         others = {what: metric for what, metric in metrics.items() if what not in from_sums}
         functions |= {what: analysed(f"metric {what}", f, only_means=False) for what, f in others.items()}
         _check_sizes(module, loss, x, y, data, batch_size)
-        examples = data.examples, held_out
-        parts, notes = build_parts(module, functions, examples, x, outputs, y, translate, remat)
+        parts, notes = build_parts(module, functions, (data, held_out), x, outputs, y, translate, remat)
     assemble = _store(parts, given, copied if module is given else module, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     why = {name: f.not_a_mean_because for name, f in functions.items() if f.not_a_mean_because}
