@@ -129,7 +129,7 @@ class MuonRule:
         return structure.unflatten(along), MuonState(structure.unflatten(means), tuple(squares), k)
 
 
-def matrices_of(params: Params, vectors: tuple[str, ...]) -> list[bool]:
+def matrices_of(params: Params, vectors: Any) -> list[bool]:
     """Whether each leaf has two axes or more, and none of the patterns `vectors` matches its path."""
     paths, leaves = named_leaves(params)
     excluded = all_matching("vectors", paths, vectors)

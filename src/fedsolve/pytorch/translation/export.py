@@ -212,11 +212,10 @@ def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype, la
 
 def _bound(node: Node, bounds: Mapping[Node, float]) -> float:
     # of integers computed from such, the largest size; of others beside them none is known
-    name, floating = (
-        _name(node),
-        any(getattr(_type(n), "is_floating_point", False) for n in node.all_input_nodes),
-    )
-    parts = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) or type(a) in (int, float)]
+    name = _name(node)
+    floating = any(getattr(_type(n), "is_floating_point", False) for n in node.all_input_nodes)
+    arguments: list[Any] = [*node.args, *node.kwargs.values()]
+    parts = [a for a in arguments if isinstance(a, Node) or type(a) in (int, float)]
     sizes = [bounds.get(a, LARGEST) if isinstance(a, Node) else abs(a) for a in parts]
     if name in _KEEPING and not (floating and name == "_to_copy"):
         nodes = [bounds.get(n, LARGEST) for n in node.all_input_nodes]
@@ -227,7 +226,7 @@ def _bound(node: Node, bounds: Mapping[Node, float]) -> float:
         return math.prod(sizes)
     if name in ("sum", "cumsum"):
         shape = parts[0].meta["val"].shape
-        axes = node.args[1] if len(node.args) > 1 else None
+        axes = arguments[1] if len(node.args) > 1 else None
         along = shape if axes in (None, []) else [shape[i] for i in np.atleast_1d(axes)]
         total = sizes[0] * math.prod(n if isinstance(n, int) else _MOST_ROWS for n in along)
         return min(total, LARGEST) if _type(parts[0]) == torch.bool else total
