@@ -269,17 +269,24 @@ def test_a_folder_that_exists(call, tmp_path):
     assert "mine exists: choose another name" in call("federate", "new", "mine").err
 
 
-def test_a_port_in_use(call, tmp_path):
+def test_a_port_in_use(call, tmp_path, monkeypatch):
+    """Each of them: with one from 60000 on, which the system gives too, the node began."""
     pytest.importorskip("torch")
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("the node begins"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
+        port = taken_port = taken.getsockname()[1]
         ended = call("federate", "demo", "--port", port)
         node = call("federate", "node", "--insecure", "--port", port)
     assert (ended.code, node.code) == (2, 2)
     assert f"port {port} of 127.0.0.1 is in use: choose another with --port" in ended.err
     assert node.err == f"error: port {port} of this machine is in use: give the node another with --port\n"
+    monkeypatch.setattr("fedsolve.cli.federation.node.is_taken", lambda port: True)
+    for port in (1024, 9999, 10000, 59999, 60000, 65535):
+        assert call("federate", "node", "--insecure", "--port", port).err == node.err.replace(
+            str(taken_port), str(port)
+        )
 
 
 def test_without_flower(call, monkeypatch):

@@ -60,7 +60,8 @@ def check_options(arguments: Sequence[str]) -> None:
                 raise InvalidInput(f"{option} {value}: {error.strerror}") from None
         elif is_config and (rest := _SETTING.sub("", value).split()):
             raise InvalidInput(f'--node-config has {rest[0]}: give NAME=VALUE, such as "client-id=0"')
-    if re.fullmatch(r"[1-9]\d{3}|[1-5]\d{4}", port := given.get("--port", "9094")) and is_taken(int(port)):
+    port = given.get("--port", "9094")
+    if re.fullmatch(r"[0-9]{4,5}", port) and 1024 <= int(port) < 2**16 and is_taken(int(port)):
         raise InvalidInput(f"port {port} of this machine is in use: give the node another with --port")
 
 
