@@ -395,7 +395,7 @@ def EF21Muon(
 
     Args:
         compressor: Q_i, such as `TopK(0.1)` or `PowerSGD(4)`.
-        server_lr: eta_g > 0, in units of the spectral norm of a step, a number or a schedule by round.
+        server_lr: eta_g > 0, the length of a step in the norm of the ball, a number or a schedule by round.
         down: Q such as `TopK(0.1)`: all take part in each round. None sends w; `Cast`, `QSGD` and `EDEN` send Q(w).
         momentum: beta in (0, 1]; 0.1 is where to begin.
         ball: `spectral`, a ball for each leaf, or `euclidean`, one for the model.
