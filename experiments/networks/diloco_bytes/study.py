@@ -35,7 +35,7 @@ def rate(peak: float) -> optax.Schedule:
 
 def _inner() -> fs.client.LocalSolver:
     # AdamW on workers, which keep its moments and the count of their steps
-    return fs.client.Optax(optax.adamw, keep=True, learning_rate=rate(1e-3), weight_decay=0.1)
+    return fs.client.Optax(optax.adamw, keep=True, learning_rate=rate(5e-4), weight_decay=0.1)
 
 
 def _outside(rule: fs.server.ServerOptimizer) -> fs.Algorithm:
@@ -82,8 +82,8 @@ def averaged(peak: float) -> fs.Algorithm:
 
 _EACH_STEP = {"local_steps": 1, "rounds": STEPS, "eval_every": STEPS // 10}
 METHODS = {
-    "AdamW": Method(data_parallel, grid={"peak": (5e-4, 1e-3, 2e-3)}, options=_EACH_STEP),
-    "GPA": Method(averaged, grid={"peak": (2e-3, 4e-3, 8e-3)}, options=_EACH_STEP),
+    "AdamW": Method(data_parallel, grid={"peak": (2.5e-4, 5e-4, 1e-3)}, options=_EACH_STEP),
+    "GPA": Method(averaged, grid={"peak": (1e-3, 2e-3, 4e-3)}, options=_EACH_STEP),
     "DiLoCo": Method(diloco, grid={"server_lr": (0.1, 0.3, 0.7)}),
     "Streaming DiLoCo": Method(
         streaming,
@@ -147,7 +147,7 @@ STUDY = Study(
     problems={PROBLEM: _problem(4, 288, 5, 4, 500)},
     full={PROBLEM: _problem(8, 512, 8, 32, 2_000)},
     methods=METHODS,
-    seeds=(0, 1, 2, 3, 4),
+    seeds=(0, 1, 2),
     minutes=52.6,
     cost="The full form was not run. Reckoned from the 52.6 minutes of processor time of this one, with 8 times the "
     "weights, 8 times the sequences of a batch and twice the roles: 112 hours.",
