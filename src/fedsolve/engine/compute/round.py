@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -64,7 +63,7 @@ def start(
     _check_room(trees.nbytes(one), slots, 1 if state_sharding else len(own_devices(mesh)))
     state = _enrolled(algorithm, server, one, slots)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
-    rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
+    rest = jax.device_put(replace(state, clients=()), may_alias=False)
     return shard_state(replace(rest, clients=state.clients), mesh, state_sharding)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.buffers import bare
-from fedsolve.core.types import Batch, Params, Scalar, Traced
+from fedsolve.core.types import Batch, Params, Scalar, Traced, module
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import Loss, PackedClients, per_example
 from fedsolve.geometry.diagnostics import Diagnostic, Point
@@ -24,24 +25,31 @@ def middle(last: Params, previous: Params) -> Params:
     return jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
 
 
-def both_iterates(last: Params, previous: Params) -> Params:
-    """The last iterate and the middle of the last two, stacked."""
-    return jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
+@module
+class Iterates:
+    """The last iterate and the middle of the last two; the last alone where `previous` is None."""
 
+    last: Params
+    previous: Params | None
 
-def of_each(function: Callable[[Params], Any], models: Params) -> Any:
-    """The function's results of stacked models; where all are the same, as at the start, of the first alone."""
-    first, *_ = leaves = jax.tree.leaves(models)
-    same = jnp.stack([jnp.all(a == a[:1]) for a in leaves]).all()
-    shapes = jax.eval_shape(function, jax.tree.map(lambda a: a[0], models))
-    empty = jax.tree.map(lambda s: jnp.zeros((len(first), *s.shape), s.dtype), shapes)
+    def values(self, function: Callable[[Params], Any]) -> Any:
+        """The function's results of both, first axis (2,), or (1,); where all are the same, of the last alone."""
+        if self.previous is None:
+            return jax.tree.map(lambda v: v[None], function(self.last))
+        pairs = zip(*map(jax.tree.leaves, (self.last, middle(self.last, self.previous))), strict=True)
+        same = jnp.stack([jnp.all(a == b) for a, b in pairs]).all()
+        shapes = jax.eval_shape(function, self.last)
+        empty = jax.tree.map(lambda s: jnp.zeros((2, *s.shape), s.dtype), shapes)
 
-    def one(i: Array, found: Any) -> Any:
-        values = function(jax.tree.map(lambda a: a[i], models))
-        return jax.tree.map(lambda of_all, v: of_all.at[i].set(v), found, values)
+        def one(i: Array, found: Any) -> Any:
+            # behind a barrier, as the compiler would compute the middle before the loop and keep it: a model has one
+            # copy here, not three
+            i, last, previous = lax.optimization_barrier((i, self.last, self.previous))
+            model = jax.tree.map(partial(jnp.where, i == 0), last, middle(last, previous))
+            return jax.tree.map(lambda of_all, v: of_all.at[i].set(v), found, function(model))
 
-    found = lax.fori_loop(0, jnp.where(same, 1, len(first)), one, empty)
-    return jax.tree.map(lambda v: jnp.where(same, v[:1], v), found)
+        found = lax.fori_loop(0, jnp.where(same, 1, 2), one, empty)
+        return jax.tree.map(lambda v: jnp.where(same, v[:1], v), found)
 
 
 # The diagnostics of a model: the full objective and its gradient in one pass, then every diagnostic.

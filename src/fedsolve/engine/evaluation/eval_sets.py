@@ -24,7 +24,7 @@ from fedsolve.engine.checks.preflight import check_task
 from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device, per_example, shapes_of_two
 from fedsolve.engine.compute.sharding import own_devices
-from fedsolve.engine.evaluation.averaged_iterates import both_iterates, of_each
+from fedsolve.engine.evaluation.averaged_iterates import Iterates
 from fedsolve.engine.evaluation.batched_eval import Blocks, EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
@@ -87,16 +87,16 @@ def is_faster_sharded(loss: Loss, model: Params, examples: Batch) -> bool:
 def _values(
     metrics: Metrics, mesh: Mesh, frozen: Params, last: Params, previous: Params, sets: dict[str, Batch]
 ) -> dict[str, dict[str, Array]]:
-    def own_rows(frozen: Params, both: Params, sets: dict[str, Batch]) -> Any:
+    def own_rows(frozen: Params, both: Iterates, sets: dict[str, Batch]) -> Any:
         def of(rows: Batch) -> Any:
-            return of_each(lambda p: on_all(metrics, frozen, p, rows), both)
+            return both.values(lambda p: on_all(metrics, frozen, p, rows))
 
         return {name: of(rows) for name, rows in sets.items()}
 
     each = jax.shard_map(
         own_rows, mesh=mesh, in_specs=(P(), P(), P(_EXAMPLES)), out_specs=P(None, _EXAMPLES), check_vma=False
     )
-    return each(frozen, both_iterates(last, previous), sets)
+    return each(frozen, Iterates(last, previous), sets)
 
 
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"

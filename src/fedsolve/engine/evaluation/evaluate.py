@@ -24,7 +24,7 @@ from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.round import RunState, client_state_bytes
-from fedsolve.engine.evaluation.averaged_iterates import both_iterates, compute_diagnostics, middle, of_each
+from fedsolve.engine.evaluation.averaged_iterates import Iterates, compute_diagnostics, middle
 from fedsolve.engine.evaluation.batched_eval import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.eval_sets import (
     EvalSets,
@@ -68,7 +68,7 @@ def evaluate(
             results = _compiled_pool(metrics, clients.packed, sets, values.pop(part), values)
         columns, means, parts = trees.on_host(results)
     else:
-        both = both_iterates(last, previous)
+        both = Iterates(last, previous)
         values, counts, means, parts = _of_blocks(metrics, clients, both, models)
         columns = _pool_all(metrics, "train", values, counts, _compiled_pooled)
         for name, examples in sets.items():
@@ -94,7 +94,7 @@ def means_of(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """How many examples each client has, shape (clients,), every metric of its own, and over how many parts."""
     # the last two are of shape (clients, columns), in the order of `metrics.columns`
-    alone = jax.tree.map(lambda a: jnp.asarray(a)[None], model)
+    alone = Iterates(jax.tree.map(jnp.asarray, model), None)
     _, _, means, parts = _compiled_of_clients(metrics, clients.packed, alone, own)
     counts, means, parts = trees.on_host((clients.packed.counts, means, parts))
     length = len(clients.ids)  # what follows is padding
@@ -109,7 +109,7 @@ def sums_of(metrics: Metrics, packed: PackedClients, model: Params) -> dict[str,
 
 
 def _of_blocks(
-    metrics: Metrics, blocks: Blocks, both: Params, models: Models
+    metrics: Metrics, blocks: Blocks, both: Iterates, models: Models
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray, np.ndarray]:
     # what `_of_clients` gives, on the host
     by_block: list[Any] = []
@@ -134,8 +134,8 @@ def _resident(
     previous: Params,
     own: OwnModels | None,
 ) -> tuple[dict[str, Array], Array, Array]:
-    both = both_iterates(last, previous)
-    train = of_each(lambda p: on_clients(metrics, packed, p, own), both)
+    both = Iterates(last, previous)
+    train = both.values(lambda p: on_clients(metrics, packed, p, own))
     others = {name: _on_set(metrics, packed.frozen, examples, both) for name, examples in sets.items()}
     return _pool(metrics, packed, sets, train, others)
 
@@ -159,11 +159,11 @@ def _without_padding(values: Any, examples: Batch) -> Any:
 
 
 def _of_clients(
-    metrics: Metrics, packed: PackedClients, both: Params, own: OwnModels | None
+    metrics: Metrics, packed: PackedClients, both: Iterates, own: OwnModels | None
 ) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
-    # every metric of stacked models by example, (models, examples, ...), their counts, the first's
+    # every metric of the iterates by example, (iterates, examples, ...), their counts, the first's
     # `client_values`
-    train = of_each(lambda p: on_clients(metrics, packed, p, own), both)
+    train = both.values(lambda p: on_clients(metrics, packed, p, own))
     counts = metrics.counts(packed.examples)
     return train, counts, *_first_by_client(metrics, packed, train, counts)
 
@@ -175,20 +175,22 @@ def _first_by_client(
     return client_values(metrics, first, counts, packed)
 
 
-def _held_out(metrics: Metrics, frozen: Params, name: str, examples: Batch, both: Params) -> dict[str, Array]:
-    # the metrics of two stacked models on a held-out set, by name
+def _held_out(
+    metrics: Metrics, frozen: Params, name: str, examples: Batch, both: Iterates
+) -> dict[str, Array]:
+    # the metrics of both iterates on a held-out set, by name
     values = _on_set(metrics, frozen, examples, both)
     return _pool_all(metrics, name, values, metrics.counts(examples))
 
 
-def _on_set(metrics: Metrics, frozen: Params, examples: Batch, both: Params) -> dict[str, Array]:
-    return of_each(lambda p: on_all(metrics, frozen, p, examples), both)
+def _on_set(metrics: Metrics, frozen: Params, examples: Batch, both: Iterates) -> dict[str, Array]:
+    return both.values(lambda p: on_all(metrics, frozen, p, examples))
 
 
 def _pool_all(
     metrics: Metrics, part: str, values: dict[str, Any], counts: dict[str, Any], pool: Any = pooled
 ) -> dict[str, Array]:
-    # the metrics of two stacked models on all examples, from those by example, (2, examples, ...)
+    # the metrics of both iterates on all examples, from those by example, (2, examples, ...)
     return {
         f"{part}_{name}{s}": value
         for k, v in values.items()
