@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
 from fedsolve.core.loss_checks import informative_rows  # noqa: E402
+from fedsolve.pytorch.reference import gradients  # noqa: E402
 from fedsolve.pytorch.translation import arrays  # noqa: E402
 from fedsolve.tasks.task import Examples  # noqa: E402
+from fedsolve.tasks.torch_modules import agreement  # noqa: E402
 from fedsolve.tasks.torch_modules.agreement import Agreement  # noqa: E402
 
 COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
@@ -224,3 +230,44 @@ def test_rows_that_tell_something():
     assert {200, 300} <= set(informative_rows(x, np.arange(1000), 8, 16).tolist())  # beside as many classes
     assert len(informative_rows((np.zeros((3, 2)),), np.zeros(3), 8, 12)) == 8
     assert len(informative_rows((np.zeros((50, 2)),), np.arange(50), 8, 12)) == 12
+
+
+def test_gradients_of_what_two_checkpoints_share():
+    """A reentrant checkpoint has a backward pass of its own: both parts count, and unused parameters have 0."""
+    module, x = Base(), torch.randn(3, 4, dtype=torch.float64)
+    again = nn.Linear(6, 6).double()
+
+    def value(run):
+        h = run(again, torch.tanh(run(again, module.first(x))))
+        return module.last(h).square().mean()
+
+    params = {**dict(module.named_parameters()), "again": again.weight, "unused": nn.Parameter(torch.ones(2))}
+    expected = torch.autograd.grad(value(lambda f, h: f(h)), list(params.values()), allow_unused=True)
+    reentrant = partial(checkpoint, use_reentrant=True)
+    found = gradients(value(reentrant), params)
+    for (name, gradient), own in zip(found.items(), expected, strict=True):
+        np.testing.assert_allclose(gradient, torch.zeros(2) if own is None else own, rtol=1e-13, err_msg=name)
+    assert {g.dtype for g in gradients(value(reentrant), params, torch.float32).values()} == {torch.float32}
+    assert all(p.grad is None for p in params.values())
+
+
+def test_frozen_parameters_are_no_constants_of_the_program(monkeypatch):
+    """As such a base of 28 million parameters was in memory eight times while the program was compiled."""
+    sizes, compared = [], agreement._all_of
+
+    def recorded(*given):
+        def run(*values):
+            sizes.extend(np.size(c) for c in jax.make_jaxpr(compared(*given))(*values).consts)
+            return compared(*given)(*values)
+
+        return run
+
+    monkeypatch.setattr(agreement, "_all_of", recorded)
+    module = nn.Sequential(nn.Linear(4, 300), nn.Tanh(), nn.Linear(300, 3))
+    module[0].requires_grad_(False)
+    draw = np.random.default_rng(0)
+    clients = [(draw.normal(size=(6, 4)).astype(np.float32), draw.integers(0, 3, 6)) for _ in range(2)]
+    task = fs.tasks.from_torch(module, nn.CrossEntropyLoss(), clients)
+    assert task.frozen
+    assert not task.notes
+    assert max(sizes, default=0) < 300

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from math import exp, log
 from typing import Any, NamedTuple
 from unittest import mock
@@ -42,15 +43,26 @@ from fedsolve.pytorch.translation.registry import where_raised
 # What autograd records of a loss, and the gradient that it gives.
 
 
-def gradients(value: Tensor, params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def gradients(
+    value: Tensor, params: Mapping[str, nn.Parameter], dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     # 0 where the value does not depend on a parameter. By `backward`, since checkpoints with
-    # `use_reentrant=True` refuse `torch.autograd.grad`
-    value.backward()
-    return {n: torch.zeros_like(p) if p.grad is None else _dense(p.grad) for n, p in params.items()}
+    # `use_reentrant=True` refuse `torch.autograd.grad`. Each is converted to `dtype` once it is known, so that
+    # those of a large module are never all in memory in a wider type; a checkpoint adds to what is known
+    found: dict[str, Tensor] = {}
 
+    def take(name: str, p: Tensor) -> None:
+        assert p.grad is not None
+        gradient = (p.grad.to_dense() if p.grad.is_sparse else p.grad).detach().to(dtype)
+        p.grad, found[name] = None, found[name] + gradient if name in found else gradient
 
-def _dense(gradient: Tensor) -> Tensor:
-    return (gradient.to_dense() if gradient.is_sparse else gradient).detach()
+    hooks = [p.register_post_accumulate_grad_hook(partial(take, name)) for name, p in params.items()]
+    try:
+        value.backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {n: found[n] if n in found else torch.zeros_like(p, dtype=dtype) for n, p in params.items()}
 
 
 def refuse_late_hooks(module: nn.Module) -> None:
@@ -394,13 +406,13 @@ class Reference:
             value = mean_of(self.loss(self.module(x), y))
             check_slope(f"the loss of {self._name}", value.requires_grad)
             leaves = Graph(value).leaves
-            slope = gradients(value, trainable(self.module)) if slopes else {}
+            # in float32 they take half of the memory, and are far finer than what is compared
+            held = torch.float32 if is_large(self.module) and self.dtype == torch.float64 else None
+            slope = gradients(value, trainable(self.module), held) if slopes else {}
             after = {n: tensor_to_array(self.module.get_buffer(n)) for n in buffers}
             loss = float(value.detach())
             del value  # with what it was computed from
-        # in float32 they take half of the memory, and are far finer than what is compared
-        halves = is_large(self.module) and self.dtype == torch.float64
-        each = {n: as_array(slope.pop(n).float() if halves else slope.pop(n)) for n in list(slope)}
+        each = {name: as_array(gradient) for name, gradient in slope.items()}
         return TrainingValues(loss, each, after, draws.coarsest), leaves
 
     def _check_leaves(self, leaves: list[Tensor]) -> None:

@@ -252,6 +252,16 @@ def return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@contextmanager
+def memory_returned(module: nn.Module) -> Iterator[None]:
+    # of a large one, before something is computed of it and afterwards
+    if is_large(module):
+        return_memory()
+    yield
+    if is_large(module):
+        return_memory()
+
+
 _SHARING = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
 

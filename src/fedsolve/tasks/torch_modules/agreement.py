@@ -11,6 +11,8 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.xla.compiler import quickest
+from fedsolve.tasks.leaf_types import given_again
+from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.losses import OfBatch
@@ -75,8 +77,7 @@ class Agreement:
         from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, is_large, trainable
 
         self.reference = Reference(module, functions["loss"], dtype)
-        self._functions, self.dtype = functions, dtype
-        self.is_large = is_large(module)
+        self._functions, self.dtype, self.is_large = functions, dtype, is_large(module)
         sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self.is_large else (_LEAST, _MOST)
         if self.is_large and any(_of_text(np.asarray(a)) > _LONG for a in jax.tree.leaves(examples)):
             sizes = _OF_LONG, _OF_LONG
@@ -136,13 +137,11 @@ class Agreement:
             return jax_dtype(self.dtype)
 
     def results(self, point: Point) -> Results:
-        from fedsolve.pytorch.translation.arrays import return_memory
+        from fedsolve.pytorch.translation.arrays import memory_returned
 
         rows = jax.tree.map(lambda a: a[point.counts], self.batch)
-        found = Results(*self.reference.results(self._functions, point.params, point.buffers, rows))
-        if self.is_large:
-            return_memory()
-        return found
+        with memory_returned(self.reference.module):
+            return Results(*self.reference.results(self._functions, point.params, point.buffers, rows))
 
     def difference(
         self, evaluate: Evaluate, otherwise: str = "the cause is not known", mixing: str = PADDING
@@ -292,8 +291,11 @@ def _relative(ours: Any, theirs: Any, small: float) -> float:
 Functions = Mapping[str, Callable[..., Any]]
 
 
-def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreement) -> Evaluate:
-    # of functions that compile, in the type of what they are compared with: one program for all points
+def of_translated(
+    functions: Functions, buffers: Mapping[str, Any], frozen: Mapping[str, np.ndarray], like: Agreement
+) -> Evaluate:
+    # of functions that compile, in the type of what they are compared with: one program for all points. Frozen
+    # parameters are arguments of it: as constants they were in memory several times while it was compiled
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
     from fedsolve.pytorch.translation.arrays import return_memory
 
@@ -305,18 +307,18 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreem
         if whole:  # padding is in no batch
             batch = jax.tree.map(lambda a: a[point.counts], batch)
             point = point._replace(counts=point.counts[point.counts])
-        own = {name: value for name, value in point.buffers.items() if name in buffers}
-        values = dict(point.params), own, tuple(batch), point.counts.astype(float)
+        moving = {name: value for name, value in point.buffers.items() if name in buffers}
+        values = dict(point.params), moving, tuple(batch), point.counts.astype(float)
         with (
             jax.enable_x64(np.dtype(dtype) == np.float64),
             jax.default_matmul_precision("highest"),
             fixed_draws(),
         ):
-            # the program itself widens the weights of a large module, and rounds gradients as PyTorch's are held
+            # the program itself widens the weights of a large module, and rounds gradients as PyTorch's are held;
+            # they are in the memory of what is given
             params, *others = values
-            given = jax.tree.map(
-                jnp.asarray, (params if like.is_large else _floats(params, dtype), *_floats(others, dtype))
-            )
+            own = params if like.is_large else _floats(params, dtype)
+            given = jax.device_put((own, dict(frozen), *_floats(others, dtype)))
             rows = len(point.counts)
             if rows not in programs:
                 lowered = jax.jit(_all_of(functions, dtype, like.is_large)).lower(*given)
@@ -334,14 +336,16 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreem
 
 
 def _all_of(functions: Functions, dtype: Any, is_large: bool) -> Callable[..., Any]:
-    def run(params: Any, buffers: Any, batch: Any, weights: Any) -> Any:
+    def run(params: Any, frozen: Any, buffers: Any, batch: Any, weights: Any) -> Any:
         rows, params = Examples(*batch), jax.tree.map(lambda a: a.astype(dtype), params)
+        frozen = {name: given_again(x, dtype) for name, x in frozen.items()}
 
         def loss(params: Any) -> Any:
-            return _training(functions["loss"], params, buffers, rows, weights)
+            return _training(functions["loss"], with_frozen(params, frozen), buffers, rows, weights)
 
         value, slope = jax.value_and_grad(loss, has_aux=True)(params)
-        each = {name: _each(f, params, buffers, rows) for name, f in functions.items()}
+        model = with_frozen(params, frozen)
+        each = {name: _each(f, model, buffers, rows) for name, f in functions.items()}
         return value, jax.tree.map(lambda g: g.astype(jnp.float32), slope) if is_large else slope, each
 
     return run

@@ -77,15 +77,13 @@ def build_parts(
     # translated, or called where the module cannot or shall not be, and the notes on that. data: the
     # clients', and those held out; x, outputs, y: a batch, as tensors; translate: None decides; remat: as `Program`
     # has it
-    from fedsolve.pytorch.translation.arrays import is_large, return_memory
+    from fedsolve.pytorch.translation.arrays import memory_returned
     from fedsolve.pytorch.translation.blocks import POLICIES
     from fedsolve.pytorch.translation.model import Model
     from fedsolve.pytorch.translation.registry import NotTranslatable
 
     if remat is not None and remat not in POLICIES:
         raise unknown("remat", remat, POLICIES)
-    if is_large(module):
-        return_memory()
     examples = data[0].examples, data[1]
     theirs = _PyTorchNumbers(module, functions, examples[0])
     together = functions["loss"].couples_examples
@@ -96,7 +94,8 @@ def build_parts(
         _check_no_remat(remat, why)
         return _in_pytorch(module, functions, x, outputs, y, theirs), (why,)
     try:
-        return _translated(Model(module, x, remat, _largest(examples)), functions, outputs, y, theirs), ()
+        with memory_returned(module):
+            return _translated(Model(module, x, remat, _largest(examples)), functions, outputs, y, theirs), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
         if translate or together:
@@ -183,16 +182,16 @@ def _translated(
             kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
             made[name] = merged(kind(model, f.rows))
     by_batch = _by_batch(made)
-    evaluate = of_translated(by_batch, model.buffers, theirs.wide)
+    evaluate = of_translated(by_batch, model.buffers, model.frozen, theirs.wide)
     difference = theirs.wide.difference(evaluate, _unknown(outputs))
     if difference := difference or theirs.wide.left_out():  # what acts on other values than the sample's, too
         raise NotTranslatable(difference)
     if model.wide or any(f.rows is not None and f.rows.program.wide for f in functions.values()):
-        _check_narrow(by_batch, model.buffers, theirs)
+        _check_narrow(by_batch, model, theirs)
     return Parts(model.params, model.frozen, model.buffers, made, merged(ModuleOutputs(model)))
 
 
-def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _PyTorchNumbers) -> None:
+def _check_narrow(made: Mapping[str, Any], model: Model, theirs: _PyTorchNumbers) -> None:
     # are 32 bits enough for what the module computes in 64?
     from fedsolve.pytorch.translation.registry import NotTranslatable
     from fedsolve.tasks.torch_modules.agreement import of_translated
@@ -200,9 +199,8 @@ def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _
     if theirs.narrow is None:
         return
     try:
-        difference = theirs.narrow.difference(
-            of_translated(made, buffers, theirs.narrow), "it needs the 64 bits of its own types"
-        )
+        evaluate = of_translated(made, model.buffers, model.frozen, theirs.narrow)
+        difference = theirs.narrow.difference(evaluate, "it needs the 64 bits of its own types")
     except OverflowError as error:  # of a literal
         difference = str(error)
     if difference:
@@ -502,8 +500,9 @@ class _Start:
     def __init__(self, params: Mapping[str, np.ndarray]) -> None:
         self.params = dict(params)
 
-    def __call__(self, key: Any) -> dict[str, np.ndarray]:
-        return self.params
+    def __call__(self, key: Any) -> dict[str, Any]:
+        # in the memory that they are in, which nobody writes to; others are converted and checked
+        return {name: jax.device_put(a) if a.dtype == np.float32 else a for name, a in self.params.items()}
 
 
 def _dtype(module: nn.Module) -> torch.dtype:
