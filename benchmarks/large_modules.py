@@ -4,7 +4,8 @@
     python benchmarks/large_modules.py             the start and the peak memory of each, in processes of their own
 
 T10 and T27 are causal transformers of a vocabulary of 8,000 (8 x 256 and 12 x 384): two clients, two steps of four
-sequences of 32 tokens each. R11 is ResNet-18 of width 64 with group norm: two clients, two steps of eight images.
+sequences of 32 tokens each. R11 is ResNet-18 of width 64 with group norm: two clients, two steps of eight images. The
+second command also shows T104 (13 x 768): one client, two steps of two sequences.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Causal(Attending):
         self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
-def _text(draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    text = draw.integers(0, VOCABULARY, (2, 8, TOKENS + 1))
+def _text(draw: np.random.Generator, clients: int = 2, rows: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    text = draw.integers(0, VOCABULARY, (clients, rows, TOKENS + 1))
     return text[..., :-1], text[..., 1:]
 
 
@@ -58,11 +59,14 @@ WORKS: dict[str, tuple[Make, Data, int]] = {
     "T27": (partial(Causal, 12, 384), _text, 4),
     "R11": (partial(resnet, 64), _images, 8),
 }
+LARGEST: dict[str, tuple[Make, Data, int]] = {
+    "T104": (partial(Causal, 13, 768), partial(_text, clients=1, rows=4), 2)
+}
 TINY: dict[str, tuple[Make, Data, int]] = {"T0": (partial(Causal, 1, 64), _text, 4)}
 
 
 def _made(name: str) -> tuple[nn.Module, np.ndarray, np.ndarray, int]:
-    make, data, batch = (WORKS | TINY)[name]
+    make, data, batch = (WORKS | LARGEST | TINY)[name]
     torch.manual_seed(0)
     return make(), *data(np.random.default_rng(0)), batch
 
@@ -72,7 +76,7 @@ def large(setting: Setting) -> None:
         module, x, y, batch = _made(name)
         size = sum(p.numel() for p in module.parameters()) / 1e6
         work = translated(module, x, y, batch)
-        loop = partial(program, module, x, y, batch, cohort=2)
+        loop = partial(program, module, x, y, batch, cohort=len(x))
         programs = {"translated": library(fs.FedAvg(0.01), work, None, 1), **loops(loop, setting)}
         about = f"{size:.1f} million parameters, 2 clients x 2 steps of {batch}"
         compare(f"large {name}", about, programs, 1, setting.pick(9, 2), base="translated")
@@ -95,7 +99,7 @@ def _start(name: str, side: str) -> list[Any]:
         begun = time.perf_counter()
 
     if side == "PyTorch":
-        program(module, x, y, batch, cohort=2)
+        program(module, x, y, batch, cohort=len(x))
         note()
         return ["", times[0], "", "", peaks[0]]
     work = translated(module, x, y, batch)
@@ -109,7 +113,7 @@ def _start(name: str, side: str) -> list[Any]:
 def starts(names: list[str]) -> None:
     """Print the table of starts, each in a process of its own."""
     rows = []
-    for name in names or WORKS:
+    for name in names or WORKS | LARGEST:
         for side in ("translated", "PyTorch"):
             command = [sys.executable, __file__, "--one", name, side]
             found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
