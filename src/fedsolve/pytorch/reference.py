@@ -47,21 +47,24 @@ def gradients(
     value: Tensor, params: Mapping[str, nn.Parameter], dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
     # 0 where the value does not depend on a parameter. By `backward`, since checkpoints with
-    # `use_reentrant=True` refuse `torch.autograd.grad`. Each is converted to `dtype` once it is known, so that
+    # `use_reentrant=True` refuse `torch.autograd.grad`. With `dtype` each is converted once it is known, so that
     # those of a large module are never all in memory in a wider type; a checkpoint adds to what is known
     found: dict[str, Tensor] = {}
 
     def take(name: str, p: Tensor) -> None:
-        assert p.grad is not None
-        gradient = (p.grad.to_dense() if p.grad.is_sparse else p.grad).detach().to(dtype)
-        p.grad, found[name] = None, found[name] + gradient if name in found else gradient
+        if p.grad is not None:
+            gradient = (p.grad.to_dense() if p.grad.is_sparse else p.grad).detach().to(dtype)
+            p.grad, found[name] = None, found[name] + gradient if name in found else gradient
 
-    hooks = [p.register_post_accumulate_grad_hook(partial(take, name)) for name, p in params.items()]
+    known = [] if dtype is None else [(n, p) for n, p in params.items() if p.is_leaf]
+    hooks = [p.register_post_accumulate_grad_hook(partial(take, name)) for name, p in known]
     try:
         value.backward()
     finally:
         for hook in hooks:
             hook.remove()
+    for name, p in params.items():
+        take(name, p)
     return {n: found[n] if n in found else torch.zeros_like(p, dtype=dtype) for n, p in params.items()}
 
 
