@@ -15,10 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core import gc_paused
+from fedsolve.core import gc_paused, trees
 from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.types import Params
+from fedsolve.core.xla.compiler import return_memory
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.checks.methods import divergence_hint, largest_value, rates
 from fedsolve.engine.checks.preflight import where_no_slope
@@ -47,6 +48,7 @@ from fedsolve.results.callbacks import Callback, Evaluated, stop_reason
 from fedsolve.results.clients import ClientMetrics
 
 _CALL_SECONDS = 1.0
+_LARGE = 2**24  # bytes of a model
 _clocks: ContextVar[tuple[CompileClock, ...]] = ContextVar("clocks", default=())
 _listening = False
 
@@ -314,6 +316,8 @@ class SimulationLoop(RecordedRounds):
             self.prepared, metrics = first_evaluation(self.prepared, self.seen)
             self.recorder.evaluation(0, 0.0, broadcast_from_first(metrics))
         ended = self._react()
+        if trees.nbytes(self.prepared.params) > _LARGE:  # before rounds are compiled too
+            return_memory()
         self._watch = Stopwatch(self.recorder.seconds, self._clock)
         tell_compiling(self._progress, self.label)
         return ended

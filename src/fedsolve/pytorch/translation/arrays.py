@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from fedsolve.core.errors import InvalidInput, check_same, shown
 from fedsolve.core.loss_checks import check_wide
+from fedsolve.core.xla.compiler import return_memory
 
 _RUN: ContextVar[tuple[torch.dtype, Any] | None] = ContextVar("run", default=None)
 
@@ -244,12 +244,6 @@ def is_large(module: nn.Module) -> bool:
     # whether what is tried on it is worth its time and memory: with 27 million parameters a comparison of 24 rows took
     # half a minute and 5 GB
     return sum(p.numel() for p in module.parameters()) > _LARGE
-
-
-def return_memory() -> None:
-    # the C library keeps what tensors of up to 32 MB were made in, for the next ones: 1.1 GB of such a module
-    with suppress(OSError, AttributeError, TypeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

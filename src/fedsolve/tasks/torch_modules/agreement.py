@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.xla.compiler import quickest
+from fedsolve.core.xla.compiler import quickest, return_memory
 from fedsolve.tasks.leaf_types import given_again
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call
@@ -297,7 +297,6 @@ def of_translated(
     # of functions that compile, in the type of what they are compared with: one program for all points. Frozen
     # parameters are arguments of it: as constants they were in memory several times while it was compiled
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
-    from fedsolve.pytorch.translation.arrays import return_memory
 
     programs: dict[int, Any] = {}  # by the number of rows
     dtype = like.type
