@@ -10,11 +10,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fedsolve.core.building import number
-from fedsolve.core.errors import InvalidInput, check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.xla.products import eigh, singular_values, svd
 from fedsolve.geometry.numerics import polar_factor
-from fedsolve.geometry.penalties import quiet
+from fedsolve.geometry.penalties import check_matrix, quiet
 from fedsolve.geometry.regularizer import ProjectableSet
 from fedsolve.geometry.simplex import onto_simplex
 
@@ -174,7 +174,7 @@ class NuclearBall(ProjectableSet):
         check_range("max_products of NuclearBall", self.max_products, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        _check_matrix(f"NuclearBall({self.radius})", shape, where)
+        check_matrix(f"NuclearBall({self.radius})", shape, where)
 
     def violation(self, w: Array) -> Scalar:
         return jnp.maximum(jnp.sum(singular_values(quiet(w))) - self.radius, 0)
@@ -209,7 +209,7 @@ class SpectralBall(ProjectableSet):
     radius: Scalar = number(above=0, name="radius of SpectralBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        _check_matrix(f"SpectralBall({self.radius})", shape, where)
+        check_matrix(f"SpectralBall({self.radius})", shape, where)
 
     def violation(self, w: Array) -> Scalar:
         return jnp.maximum(jnp.max(singular_values(quiet(w))) - self.radius, 0)
@@ -223,12 +223,3 @@ class SpectralBall(ProjectableSet):
         u, s, v = svd(quiet(w))
         outer = (u * jnp.minimum(s, self.radius)) @ v
         return jnp.where(jnp.max(s) <= self.radius, w, outer).astype(w.dtype)
-
-
-def _check_matrix(name: str, shape: tuple[int, ...], where: str) -> None:
-    if len(shape) != 2:
-        kind = name.partition("(")[0]
-        raise InvalidInput(
-            f"{kind} needs a matrix, {where} has shape {tuple(shape)}: put it on matrices, such as "
-            f"{name}.on('weight')"
-        )

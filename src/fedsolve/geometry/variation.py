@@ -12,6 +12,7 @@ from jaxtyping import Array
 from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module, static
+from fedsolve.geometry.penalties import check_matrix
 from fedsolve.geometry.regularizer import Penalty
 
 _BETWEEN = 5  # steps between two looks at the gap, which costs about half a step
@@ -46,11 +47,7 @@ class TotalVariation2D(Penalty):
         check_range("max_iterations of TotalVariation2D", self.max_iterations, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        if len(shape) != 2:
-            raise InvalidInput(
-                f"TotalVariation2D needs a matrix, {where} has shape {shape}: put it on matrices, such as "
-                "TotalVariation2D(0.1).on('weight'); TotalVariation is for vectors"
-            )
+        check_matrix("TotalVariation2D(0.1)", shape, where, "; TotalVariation is for vectors")
 
     def value(self, w: Array) -> Scalar:
         return self.weight * sum(jnp.sum(jnp.abs(d)) for d in _differences(w))
