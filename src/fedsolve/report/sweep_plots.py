@@ -323,10 +323,11 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
     axes = figure.subplots()
     best, worst, clipped = _ends(sweep, finite, metric)
     log = len(finite) > 0 and min(best, worst) > 0 and wants_log(metric.key, [np.array([best, worst])])
+    write = "{:.1f}".format if metric.unit == "%" else lambda v: f"{v:.3g}".replace("e+0", "e")
     room = 72 * min(width / len(columns) / 3.2, height / len(rows) / 1.6)  # points a text may be high
     image = draw_map(
         axes, values, columns, rows, Colours(best, worst, log), lost=_lost(sweep, x, y),
-        write=(lambda v: _cell(v, metric)) if room >= 5 else None, size=min(9.0, max(5.0, room)),
+        write=write if room >= 5 else None, size=min(9.0, max(5.0, room)),
     )  # fmt: skip
     if len(finite):
         # the best cell is that of the best setting, which ties leave to the first
@@ -337,8 +338,7 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
         bar = figure.colorbar(image, ax=axes, label=label, extend=extend)
         if log:
             plain_numbers(bar.ax)
-    axes.set_xlabel(axis_label(x, sweep.grid[x]))
-    axes.set_ylabel(axis_label(y, sweep.grid[y]))
+    axes.set(xlabel=axis_label(x, sweep.grid[x]), ylabel=axis_label(y, sweep.grid[y]))
     if width / len(columns) < 0.08 * max(len(t.strip("$").replace("10^", "")) for t in columns) + 0.1:
         axes.tick_params(axis="x", labelrotation=90)
     others = [axis_phrase(n) for n, v in sweep.grid.items() if n not in (x, y) and len(v) > 1]
@@ -391,10 +391,6 @@ def _ends(sweep: SweepRecord, finite: np.ndarray, metric: Metric) -> tuple[float
     return float(best), limit, True
 
 
-def _cell(value: float, metric: Metric) -> str:
-    return f"{value:.1f}" if metric.unit == "%" else f"{value:.3g}".replace("e+0", "e")
-
-
 def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands: Bands = "range") -> Figure:
     """The best score over all other axes at each value of one: a line a method, with a band over seeds.
 
@@ -429,8 +425,7 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
     style = styles_of([sweep.label])[sweep.label]
     _band(panels[0], sweep.rounds, curves.T * drawn.scale, style, sweep.label, "", bands)
     panels[0].xaxis.get_major_locator().set_params(integer=True)
-    panels[0].set_xlabel(describe("round").label)
-    panels[0].set_ylabel(drawn.label)
+    panels[0].set(xlabel=describe("round").label, ylabel=drawn.label)
     for curve in sweep.metrics[name][sweep.stops >= 0].mean(axis=1):
         panels[0].plot(sweep.rounds, curve * drawn.scale, color="0.75", linewidth=0.8, zorder=1)
     if wants_log(name, [curves]):
@@ -486,8 +481,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
             word, (x, 1.0), (0, 5 + 10 * marked.index(position)), xycoords=("data", "axes fraction"),
             textcoords="offset points", ha="center", va="center", color=LIGHT[position % len(LIGHT)], fontsize=8,
         )  # fmt: skip
-    axes.set_xlabel(axis_label(axis, every))
-    axes.set_ylabel(metric.label)
+    axes.set(xlabel=axis_label(axis, every), ylabel=metric.label)
     tidy(axes)
     return 6.0 + 10 * len(marked)
 
@@ -543,8 +537,7 @@ def share_within(sweeps: Sequence[SweepRecord], share: float = 0.05) -> Figure:
         text = f"{good:.0f} % of {len(sweep.score)}" if good else f"all {len(sweep.score)} {DIVERGED}"
         axes.annotate(text, (good, i), (8, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_yticks(range(len(several)), [s.label for s in several])
-    axes.set_ylim(len(several) - 0.5, -0.5)
-    axes.set_xlim(0, 118)
+    axes.set(ylim=(len(several) - 0.5, -0.5), xlim=(0, 118))
     axes.spines["bottom"].set_bounds(0, 100)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel(f"Share of the grid within {100 * share:g} % of the best score (%)")
