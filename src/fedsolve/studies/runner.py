@@ -267,7 +267,8 @@ class _Run:
         options: Mapping[str, Any],
         data: tuple[int, ...],
     ) -> SweepRecord:
-        part = _file_name(f"{self.name} {self.label} {what}")
+        name = f"{self.name} {self.label} {what}"
+        part = "".join(c if c.isalnum() or c in "+.-" else "-" for c in name)
         one = "validation" in self.problem.tuning and "validation" not in options  # one setting, all examples
         select = Selection.parse("train_loss" if one else self.problem.select)
         known = {
@@ -318,7 +319,3 @@ def _is_better(one: SweepRecord, other: SweepRecord) -> bool:
     # whether a run of one setting is better than another by their selection, on average over the seeds
     first, second = (float(run.score[0]) for run in (one, other))
     return first > second if one.selection.most else first < second
-
-
-def _file_name(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "+.-" else "-" for c in text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -57,12 +57,9 @@ class Difference:
         beside = (
             f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
         )
-        without = f" without {_seeds(self.collapsed)} that collapsed" if self.collapsed else ""
+        seeds = f"{self.collapsed} seed{'s' if self.collapsed > 1 else ''}"
+        without = f" without {seeds} that collapsed" if self.collapsed else ""
         return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{without}{beside}"
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def difference(
@@ -259,7 +256,8 @@ def _by_margin(
     if len(void) == 2 or (void and given[margin] == "reproduced"):
         weak = provisional(cells, problem, which, void)
         return Decision(ours, "not learnt", no_better(cells, problem, void), weak)
-    unit = _unit(cells, problem)
+    metric = describe(cells.problem(problem).metric)
+    unit = "points" if metric.unit == "%" else metric.unit or "in value"
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
     could = {"reproduced": at_risk, "not reproduced": may_change([one])}.get(given[margin], pair)
@@ -383,11 +381,6 @@ def _mean_and_spread(values: np.ndarray, unit: str) -> str:
     return f"{values.mean():.4g}{spread}{' ' + unit if unit == '%' else ''}"
 
 
-def _unit(cells: Cells, problem: str) -> str:
-    metric = describe(cells.problem(problem).metric)
-    return "points" if metric.unit == "%" else metric.unit or "in value"
-
-
 @rule
 def better_in_each(
     cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], which: SettingKind = "tuned"
@@ -404,6 +397,7 @@ def better_in_each(
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
     differences = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in by_other.items())
+    weak = {p: provisional(cells, p, which, may_change(by[p] for by in by_other.values())) for p in problems}
     return Decision(
         f"least and greatest of {len(problems)} problems: {ends}. {differences}",
         verdict,
@@ -413,14 +407,8 @@ def better_in_each(
             *(f"{p}: {no_better(cells, p, names)}" for p, names in void.items() if names),
             with_chance(verdict, grade([d.wide for d in decided])[0] if decided else verdict),
         ),
-        also(*(f"{p}: {w}" for p in problems if (w := _edges(cells, p, which, by_other)))),
+        also(*(f"{p}: {words}" for p, words in weak.items() if words)),
     )
-
-
-def _edges(
-    cells: Cells, problem: str, which: SettingKind, by_other: Mapping[str, Mapping[str, Difference]]
-) -> str:
-    return provisional(cells, problem, which, may_change(by[problem] for by in by_other.values()))
 
 
 def _range(cells: Cells, problems: Sequence[str], method: str, which: SettingKind) -> str:
