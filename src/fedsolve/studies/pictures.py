@@ -12,7 +12,6 @@ import numpy as np
 from fedsolve.report.plots import log_scale, new_figure, save, tidy
 from fedsolve.report.style import DASHES, LIGHT, Colours, draw_map, frame, wrapped
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.sweep import SweepRecord
 from fedsolve.studies.cells import Cells, SettingKind, ends
 from fedsolve.studies.experiment import fixed, within
 from fedsolve.studies.rules.ranks import Ranked, Ranks, expected
@@ -235,7 +234,9 @@ class Maps:
             places.flat[0].text(0, 0.5, "nothing was tuned", fontsize=9)
             return self.caption, figure
         (y_axis, y), (x_axis, x) = shared = _shared([grid.grid for grid in grids.values()])
-        shown = [_ends(within(grid, dict(shared)), self.metric, problem.last) for grid in grids.values()]
+        parts, scale = [within(grid, dict(shared)) for grid in grids.values()], describe(self.metric).scale
+        means = [ends(part, self.metric, problem.last).mean(axis=1) for part in parts]  # over the seeds
+        shown = [scale * mean.reshape(part.shape) for mean, part in zip(means, parts, strict=True)]
         alive = np.any([np.isfinite(end).any(axis=1) for end in shown], axis=0)
         ticks = [f"{v:.3g}" for v in x], [f"{v:.3g}" for v in np.array(y)[alive]]
         values = np.stack(shown)[np.isfinite(shown)]
@@ -273,11 +274,6 @@ def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, t
         (axis, tuple(v for v in values if all(v in grid[axis] for grid in grids)))
         for axis, values in grids[0].items()
     ]
-
-
-def _ends(grid: SweepRecord, metric: str, last: int) -> np.ndarray:
-    # the mean over seeds and the last rounds, of the grid's shape; NaN where a setting diverged
-    return describe(metric).scale * ends(grid, metric, last).mean(axis=1).reshape(grid.shape)
 
 
 # Curves by round, by what was sent or by time, and ends along problems: a line a method, the range of seeds shaded.

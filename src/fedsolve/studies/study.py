@@ -49,6 +49,7 @@ class Picture(Protocol):
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,8 @@ class Difference:
         """With the chance of the test examples, which is independent of that of the seeds, in its interval."""
         if not self.chance:
             return self
-        below, above = (
-            float(np.hypot(end, self.chance)) for end in (self.mean - self.low, self.high - self.mean)
-        )
+        ends = self.mean - self.low, self.high - self.mean
+        below, above = (float(np.hypot(end, self.chance)) for end in ends)
         return replace(self, low=self.mean - below, high=self.mean + above, chance=0.0)
 
     @property
@@ -99,10 +98,8 @@ def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -
     verdict, which = beyond([(name, Interval(d.mean, d.low, d.high)) for name, d in learnt], 0.0)
     if not void:
         return verdict, which
-    return (
-        "partly" if verdict == "reproduced" else verdict,
-        f"{which}; neither has learnt in {', '.join(void)}",
-    )
+    why = f"{which}; neither has learnt in {', '.join(void)}"
+    return "partly" if verdict == "reproduced" else verdict, why
 
 
 def may_change(differences: Iterable[Difference]) -> tuple[str, ...]:
@@ -150,17 +147,13 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: SettingKind) -> 
     if KNOWN in run.notes:
         return True
     metrics = [TRAINING_LOSS, *([asked.metric] if asked.metric.startswith("test_") else [])]
-    gains = [_gain(cells, problem, method, which, metric) for metric in metrics if metric in run.metrics]
+    gains = []  # by how much each seed's metric is better at the end than before the first round
+    for metric in filter(run.metrics.__contains__, metrics):
+        start = cells.curve(problem, method, which, metric)[1][:, 0]
+        gains.append(_better_by(metric, cells.final(problem, method, which, metric), start))
     if asked.chance and asked.metric in metrics:
         gains.append(_better_by(asked.metric, cells.final(problem, method, which), asked.chance))
     return all(_is_positive(cells, problem, gain) for gain in gains)
-
-
-def _gain(cells: Cells, problem: str, method: str, which: SettingKind, metric: str) -> np.ndarray:
-    # by how much each seed's metric is better at the end than before the first round
-    end = cells.final(problem, method, which, metric)
-    start = cells.curve(problem, method, which, metric)[1][:, 0]
-    return _better_by(metric, end, start)
 
 
 def _better_by(metric: str, ours: np.ndarray, other: np.ndarray | float) -> np.ndarray:
@@ -217,20 +210,16 @@ def each_better(
 
 def close(problem: str, a: str, b: str, margin: float, which: SettingKind = "tuned") -> Rule:
     """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
-
-    def graded(one: Difference, margin: float) -> Verdict:
-        return alike(one.low, one.high, margin)
-
-    return _by_margin(problem, (a, b), margin, which, graded, "within {} of one another", (a, b))
+    words = "within {} of one another"
+    return _by_margin(problem, (a, b), margin, which, lambda d, m: alike(d.low, d.high, m), words, (a, b))
 
 
 def at_least_as_good(problem: str, a: str, b: str, margin: float, which: SettingKind = "tuned") -> Rule:
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
-
-    def graded(one: Difference, margin: float) -> Verdict:
-        return decided(Interval(one.mean, one.low, one.high), -margin)
-
-    return _by_margin(problem, (a, b), margin, which, graded, "better, or worse by less than {}", (b,))
+    words = "better, or worse by less than {}"
+    return _by_margin(
+        problem, (a, b), margin, which, lambda d, m: decided(Interval(d.mean, d.low, d.high), -m), words, (b,)
+    )
 
 
 @rule
@@ -262,9 +251,8 @@ def _by_margin(
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
     could = {"reproduced": at_risk, "not reproduced": may_change([one])}.get(given[margin], pair)
     weak = provisional(cells, problem, which, could, one.collapsed)
-    return Decision(
-        ours, given[margin], also(reason, with_chance(given[margin], graded(one.wide, margin))), weak
-    )
+    reason = also(reason, with_chance(given[margin], graded(one.wide, margin)))
+    return Decision(ours, given[margin], reason, weak)
 
 
 @rule
