@@ -111,9 +111,8 @@ def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, titl
     figure = new_figure(8.6, 3.4 if len(shown) > _NAMED else 1.6 + max(1.6, 0.3 * len(shown)))
     axes = figure.subplots()
     _bars(axes, names, counts[shown], [data.names[i] for i in shown])
-    which = (
-        f"{len(shown)} of {total:,} clients, drawn at random" if len(shown) < total else f"{total} clients"
-    )
+    some = f"{len(shown)} of {total:,} clients, drawn at random"
+    which = some if len(shown) < total else f"{total} clients"
     heading = f"{title or 'Labels by client'}\n{which}, {data.num_examples:,} examples in all"
     axes.set_title(heading, loc="left", fontsize=10)
     return figure

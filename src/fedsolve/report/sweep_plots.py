@@ -135,9 +135,8 @@ def averaged_text(sweep: SweepRecord) -> str:
     """What the score of a setting averages, in words: the metric, the evaluations and their rounds."""
     at = sweep.rounds[sweep.selection.counted(sweep.rounds)]
     title = describe(sweep.selection.metric).title
-    when = (
-        f"at round {at[-1]}" if len(at) == 1 else f"mean of {len(at)} evaluations, rounds {at[0]} to {at[-1]}"
-    )
+    several = f"mean of {len(at)} evaluations, rounds {at[0]} to {at[-1]}"
+    when = f"at round {at[-1]}" if len(at) == 1 else several
     return f"{title[0].lower() + title[1:] if title[1:2].islower() else title}, {when}"
 
 
@@ -443,7 +442,9 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
 def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Bands) -> float:
     # lines and bands of the best over all other axes; returns the points to leave above for marks
     metric = describe(sweeps[0].selection.metric)
-    every = list(dict.fromkeys(v for s in sweeps for v in _values(s, axis)))
+    for sweep in sweeps:
+        sweep.best_over_grid(axis)  # names an unknown axis
+    every = list(dict.fromkeys(v for s in sweeps for v in s.grid[axis]))
     numeric = is_numeric(every)
     if numeric:
         every.sort()
@@ -452,7 +453,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
     drawn, lost = [], {}
     at_random = any(sweep.drawn for sweep in sweeps)
     for sweep in sweeps:
-        values = [*_values(sweep, axis)]
+        values = sweep.grid[axis]
         order = np.argsort([positions[v] for v in values])
         scores = _best_trials(sweep, axis)[order] * metric.scale
         x = np.array([positions[values[i]] for i in order], float)
@@ -518,11 +519,6 @@ def _band(
         line, size = "none", 6
     look: dict[str, Any] = {"color": colour, "linestyle": line, "marker": marker, "markersize": size}
     axes.plot(x, values.mean(axis=1), **look, label=label)
-
-
-def _values(sweep: SweepRecord, axis: str) -> tuple[Any, ...]:
-    sweep.best_over_grid(axis)  # names an unknown axis
-    return tuple(sweep.grid[axis])
 
 
 def share_within(sweeps: Sequence[SweepRecord], share: float = 0.05) -> Figure:

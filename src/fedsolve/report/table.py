@@ -218,7 +218,7 @@ def result_rows(
     methods = group_by_seed(histories)
     rows: list[Row] = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
-        of_runs = [_measured(h, key, names) | _reached(h, aimed, target) for h in method.runs]
+        of_runs = [_of_run(h, key, names, aimed, target) for h in method.runs]
         row: Row = {"method": name, "task": method.history.task, "seed": method.history.settings.get("seed")}
         if not method.several:
             rows.append(row | of_runs[0])
@@ -280,24 +280,19 @@ def _metric_column(how: str, key: str) -> Column:
     return Column(f"{how}_{key}", metric_head(how, key), number_writer(key), metric.scale)
 
 
-def _measured(h: History, key: str, names: Sequence[str]) -> Row:
-    # what is measured of one run
+def _of_run(h: History, key: str, names: Sequence[str], aimed: str, target: float | None) -> Row:
+    # what is measured of one run, and when its metric `aimed` was as good as the target
     row: Row = {f"best_{key}": h.best(key) if key in h.evaluations else None}
     row |= {f"final_{k}": h.final(k) if k in h.evaluations else None for k in (key, "train_loss", *names)}
     row |= {name: h.total(name) for name in ("bytes_up", "bytes_down", "dropped")}
     if "time" in h.evaluations:
         row["time"] = h.final("time")
-    return row | {"seconds": h.seconds, "compile_seconds": h.compile_seconds}
-
-
-def _reached(h: History, key: str, goal: float | None) -> Row:
-    # when one run's metric was as good as the target
-    if goal is None:
-        return {}
-    has = key in h.evaluations
-    row: Row = {"target": goal, "rounds_to_target": h.rounds_to(key, goal) if has else None}
-    if "time" in h.evaluations:
-        row["time_to_target"] = h.time_to(key, goal) if has else None
+    row |= {"seconds": h.seconds, "compile_seconds": h.compile_seconds}
+    if target is not None:
+        has = aimed in h.evaluations
+        row |= {"target": target, "rounds_to_target": h.rounds_to(aimed, target) if has else None}
+        if "time" in h.evaluations:
+            row["time_to_target"] = h.time_to(aimed, target) if has else None
     return row
 
 
