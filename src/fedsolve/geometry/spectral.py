@@ -101,13 +101,11 @@ def leading_pair(
         residual = length * jnp.abs(vectors[-1, -1]) / jnp.where(ritz_values[-1] == 0, 1, ritz_values[-1])
         return vectors[:, -retained:].T @ basis, ritz_values[-retained:], q, residual, count + steps
 
-    def unfinished(s: tuple[Array, ...]) -> Array:
-        return (s[3] > limit) & (s[4] < max_products)
-
     first = _start(g, wide, start)
     none = jnp.zeros((retained, n), g.dtype), jnp.zeros(retained, g.dtype)
     begin = (*none, first, jnp.asarray(jnp.inf, g.dtype), jnp.zeros((), jnp.int32))
-    basis, _, _, residual, products = lax.while_loop(unfinished, cycle, begin)
+    found = lax.while_loop(lambda s: (s[3] > limit) & (s[4] < max_products), cycle, begin)
+    basis, _, _, residual, products = found
     v, _ = _normalised(basis[-1], first)  # 0 if G is
     u = forward(v)
     u, size = _normalised(u, fixed_unit(u.size, g.dtype))

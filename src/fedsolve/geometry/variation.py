@@ -221,9 +221,6 @@ def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
 
     nothing = tuple(jnp.full_like(blocks[0][0], fill) for fill in (0, -jnp.inf, jnp.inf))
     whole, inside = lax.scan(compose, nothing, tuple(blocks))
-
-    def join(y: Array, f: tuple[Array, ...]) -> tuple[Array, Array]:
-        return jnp.clip(y + f[0], f[1], f[2]), y
-
-    _, entry = lax.scan(join, jnp.zeros((), a.dtype), whole)
+    zero = jnp.zeros((), a.dtype)
+    _, entry = lax.scan(lambda y, f: (jnp.clip(y + f[0], f[1], f[2]), y), zero, whole)
     return jnp.clip(entry + inside[0], inside[1], inside[2]).T.ravel()[: a.size]
