@@ -83,9 +83,8 @@ def news(
         of_group[group, list(own)] = 1
 
     def examples(rows: np.ndarray) -> Examples:
-        return Examples(
-            shares(z["indptr"], z["indices"], z["counts"], rows, words), of_group[z["label"][rows]]
-        )
+        x = shares(z["indptr"], z["indices"], z["counts"], rows, words)
+        return Examples(x, of_group[z["label"][rows]])
 
     model = Softmax(vocabulary, len(tags))
     return Task(
@@ -398,7 +397,9 @@ def convert(folder: Path, to: Path) -> list[Path]:
         head, _, body = content.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
         text = "\n".join(line for line in body.splitlines() if not _QUOTED.match(line))
         bags.append(Counter(_WORD.findall(_ADDRESS.sub(" ", text).lower())))
-        senders.append(_sender(head))
+        line = next((line for line in head.split("\n") if line.lower().startswith("from:")), "")
+        match = _ADDRESS.search(line)  # the whole line counts where it has no address
+        senders.append((match.group() if match else line).lower())
     is_test = np.array([test for test, _, _ in posts])
     spread = Counter(word for bag, test in zip(bags, is_test, strict=True) if not test for word in bag)
     vocab = sorted(sorted(spread, key=lambda word: (-spread[word], word))[:WORDS])
@@ -420,13 +421,6 @@ def convert(folder: Path, to: Path) -> list[Path]:
         "groups": np.array(groups),
     }
     return [write_npz(to / FILE, arrays, SHA256)]
-
-
-def _sender(head: str) -> str:
-    # the address in the From line, the whole line where it has none
-    line = next((line for line in head.split("\n") if line.lower().startswith("from:")), "")
-    match = _ADDRESS.search(line)
-    return (match.group() if match else line).lower()
 
 
 def _posts(folder: Path) -> list[tuple[bool, str, bytes]]:

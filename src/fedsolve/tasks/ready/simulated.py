@@ -51,10 +51,7 @@ def anisotropic_regression(
         InvalidInput: a size below 1 or a negative or non-finite number.
     """
     x, y, _ = draw_regression(seed, num_clients, examples_per_client, features, decay, client_variance)
-    pooled = Examples(
-        x.reshape(-1, features),  # float64, so that a run in float64 sees exact data
-        y.reshape(-1),
-    )
+    pooled = Examples(x.reshape(-1, features), y.reshape(-1))  # float64: a run in float64 sees exact data
     model = Linear(features)
     return Task(
         name="regression",

@@ -120,9 +120,8 @@ def convert(folder: Path, to: Path) -> list[Path]:
     )
     refuse(bool((bold != bold.astype(np.int16)).any()), bold_path, "its values are not 16-bit integers")
     path = find(folder, ["attributes_literal.txt"])
-    lines = [
-        line.split() for line in unzipped(path, _MOST).decode("ascii", "replace").splitlines() if line.strip()
-    ]
+    text = unzipped(path, _MOST).decode("ascii", "replace")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
     refuse(len(lines) != bold.shape[2], path, f"it has {len(lines)} lines for {bold.shape[2]} volumes")
     for number, words in enumerate(lines, 1):
         good = len(words) == 2 and words[0] in CLASSES and words[1].isdigit() and int(words[1]) < 256
@@ -146,19 +145,15 @@ def read_nifti(path: Path) -> np.ndarray:
     refuse(not known or len(content) < 352, path, "it has no NIfTI header")
     dims = np.frombuffer(content, f"{order}i2", 8, 40)
     rank, kind = int(dims[0]), int(np.frombuffer(content, f"{order}i2", 1, 70)[0])
-    refuse(
-        not 1 <= rank <= 7 or bool((dims[1 : rank + 1] < 1).any()),
-        path,
-        f"its dimensions are {dims.tolist()}",
-    )
+    wrong = not 1 <= rank <= 7 or bool((dims[1 : rank + 1] < 1).any())
+    refuse(wrong, path, f"its dimensions are {dims.tolist()}")
     refuse(kind not in _TYPES, path, f"its values have the unknown type {kind}")
     dtype = np.dtype(f"{order}{_TYPES[kind]}")
     start = int(np.frombuffer(content, f"{order}f4", 1, 108)[0])
     shape = tuple(int(n) for n in dims[1 : rank + 1])
     expected = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    refuse(
-        start < 348 or len(content) < expected, path, f"it holds {len(content)} bytes, its header {expected}"
-    )
+    wrong = start < 348 or len(content) < expected
+    refuse(wrong, path, f"it holds {len(content)} bytes, its header {expected}")
     slope, inter = np.frombuffer(content, f"{order}f4", 2, 112)
     values = np.frombuffer(content, dtype, int(np.prod(shape)), start).reshape(shape, order="F")
     scaled = slope not in (0.0, 1.0) or inter != 0.0
