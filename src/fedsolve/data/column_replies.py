@@ -320,7 +320,11 @@ def check_reply(request: Request, reply: Reply) -> None:
         case Describe(categorical=False), Numbers():
             _check_moments(reply, reply.ends)
         case Describe(), Categories():
-            _check_names(reply.names)
+            if len(reply.names) > MOST_CATEGORIES or len(set(reply.names)) < len(reply.names):
+                raise InvalidInput(f"its categories are not up to {MOST_CATEGORIES} different texts")
+            if not all(map(_is_name, reply.names)):
+                must = f"printable text of 1 to {LONGEST_CATEGORY} characters without spaces around it"
+                raise InvalidInput(f"a category is no {must}")
             if len(reply.counts) != len(reply.names) or min(reply.counts, default=1) < 1:
                 raise InvalidInput("it has not a count of at least 1 for each category")
             _check_counts((*reply.counts, reply.rows - sum(reply.counts)), reply.rows)
@@ -364,10 +368,5 @@ def _check_moments(reply: Numbers, ends: tuple[float, ...]) -> None:
         raise InvalidInput(f"its sum of squares is {squares:.6g}, and by its mean at most {most:.6g}")
 
 
-def _check_names(names: tuple[str, ...]) -> None:
-    if len(names) > MOST_CATEGORIES or len(set(names)) < len(names):
-        raise InvalidInput(f"its categories are not up to {MOST_CATEGORIES} different texts")
-    for name in names:
-        if not 1 <= len(name) <= LONGEST_CATEGORY or not name.isprintable() or name != name.strip():
-            must = f"printable text of 1 to {LONGEST_CATEGORY} characters without spaces around it"
-            raise InvalidInput(f"a category is no {must}")
+def _is_name(text: str) -> bool:
+    return 1 <= len(text) <= LONGEST_CATEGORY and text.isprintable() and text == text.strip()

@@ -239,7 +239,8 @@ def check_column(name: str, values: Any) -> np.ndarray:
 def _of_one_type(name: str, column: np.ndarray) -> np.ndarray:
     # objects of one type have an order; integers and texts go into an array of theirs where that changes none
     values = column.tolist()
-    kinds = {_kind_of_label(value) for value in values}
+    known = {"bool": bool | np.bool_, "int": Integral, "float": Real, "str": str}
+    kinds = {next((k for k, of in known.items() if isinstance(x, of)), type(x).__name__) for x in values}
     rounded = kinds == {"int", "float"} and any(abs(value) >= 2**53 for value in values)
     if len(kinds) > 1 and (kinds != {"int", "float"} or rounded):
         raise InvalidInput(
@@ -261,10 +262,3 @@ def _of_one_type(name: str, column: np.ndarray) -> np.ndarray:
             f"{name} hold {kinds.pop()} objects, which have no order: make them text"
         ) from None
     return column
-
-
-def _kind_of_label(value: object) -> str:
-    for kind, types in {"bool": bool | np.bool_, "int": Integral, "float": Real, "str": str}.items():
-        if isinstance(value, types):
-            return kind
-    return type(value).__name__

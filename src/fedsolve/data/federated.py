@@ -132,17 +132,12 @@ class FederatedData:
     @cached_property
     def merged_in_float32(self) -> tuple[str, ...]:
         # for each field with different numbers that are one in float32, where one of them stands
-        lines = []
-        for (path, leaf), names in zip(
-            jax.tree_util.tree_leaves_with_path(self.examples),
-            self.columns or (None,) * len(jax.tree.leaves(self.examples)),
-            strict=True,
-        ):
+        lines, leaves = [], jax.tree_util.tree_leaves_with_path(self.examples)
+        for (path, leaf), names in zip(leaves, self.columns or (None,) * len(leaves), strict=True):
             if (found := first_merged(leaf)) is not None:
                 column = "" if leaf.ndim < 2 else f", column {repr(names[found[0]]) if names else found[0]}"
-                lines.append(
-                    f"field {jax.tree_util.keystr(path) or 'of examples'}{column}, {self.place(found[1])}"
-                )
+                where = jax.tree_util.keystr(path) or "of examples"
+                lines.append(f"field {where}{column}, {self.place(found[1])}")
         return tuple(lines)
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:

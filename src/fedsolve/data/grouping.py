@@ -61,8 +61,10 @@ def from_table(
         InvalidInput: a file or column that is missing, damaged or of another type, nulls (the file, row group and
             column are named), lists of different lengths, numbers that are not finite, or what `fs.data.write` refuses.
     """
-    for name, columns in {"x": x, "y": y}.items():
-        _check_names(name, columns, optional=name == "y")
+    for name, given in {"x": x, **({} if y is None else {"y": y})}.items():
+        several = [given] if isinstance(given, str) else list(given) if isinstance(given, Sequence) else []
+        if not several or not all(isinstance(column, str) for column in several):
+            raise InvalidInput(f"{name} = {shown(given)} must be the name of a column, or a list of names")
     if not isinstance(client, str):
         raise InvalidInput(f"client = {shown(client)} must be the name of a column")
     check_flag("resume", resume)
@@ -149,14 +151,6 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
     return ids, coded.indices.to_numpy().astype(np.int64)
 
 
-def _check_names(name: str, columns: object, optional: bool) -> None:
-    if isinstance(columns, str) or (optional and columns is None):
-        return
-    names = list(columns) if isinstance(columns, Sequence) else []
-    if not names or not all(isinstance(column, str) for column in names):
-        raise InvalidInput(f"{name} = {shown(columns)} must be the name of a column, or a list of names")
-
-
 def _grouped(
     table: Table, client: str, columns: Sequence[Columns], ids: Sequence[Any], sizes: np.ndarray, room: _Room
 ) -> list[np.ndarray]:
@@ -168,9 +162,8 @@ def _grouped(
     leaves: list[np.ndarray] = []
     for where, batch in table.rows([client, *itertools.chain(*groups)]):
         batch_ids, rows = _ids(batch[client], where)
-        to = _places(
-            np.array([numbered.get(name, -1) for name in batch_ids], np.int64)[rows], free, ends, where
-        )
+        clients = np.array([numbered.get(name, -1) for name in batch_ids], np.int64)
+        to = _places(clients[rows], free, ends, where)
         parts = [_array(group, batch, where) for group in columns]
         leaves = leaves or [room.empty((int(ends[-1]), *a.shape[1:]), a.dtype) for a in parts]
         for leaf, part, group in zip(leaves, parts, groups, strict=True):

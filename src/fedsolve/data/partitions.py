@@ -216,15 +216,14 @@ class Dirichlet(Partition):
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
         column, clients, rng = begin(labels, num_clients, seed)
-        owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+        splits = []
         classes, column = np.unique(column, return_inverse=True)
         for label in range(len(classes)):
             rows = rng.permutation(np.flatnonzero(column == label))
             shares = rng.dirichlet(np.full(clients, float(self.alpha)))
             cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
-            for mine, part in zip(owned, np.split(rows, np.minimum(cuts, len(rows))), strict=True):
-                mine.append(part)
-        return finish(fill_empty([np.concatenate(mine) for mine in owned], rng))
+            splits.append(np.split(rows, np.minimum(cuts, len(rows))))
+        return finish(fill_empty([np.concatenate(mine) for mine in zip(*splits, strict=True)], rng))
 
 
 @dataclass(frozen=True)

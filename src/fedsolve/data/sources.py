@@ -93,7 +93,8 @@ def read_idx(path: str | Path) -> np.ndarray:
         InvalidInput: missing, damaged gzip, wrong magic number, or a length that is not the one its
             dimensions call for.
     """
-    content = _unzip(path, read_bytes(path))
+    content = read_bytes(path)
+    content = unzipped(path, content) if content[:2] == b"\x1f\x8b" else content
     kind = _TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
     ndim = content[3] if len(content) >= 4 else 0
     if kind is None or ndim == 0:
@@ -117,9 +118,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
 
 
-def _unzip(path: str | Path, content: bytes) -> bytes:
-    if content[:2] != b"\x1f\x8b":
-        return content
+def unzipped(path: str | Path, content: bytes) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:

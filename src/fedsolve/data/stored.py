@@ -39,16 +39,16 @@ _KINDS = "biufc"
 _PAIRS = {pair.__name__: pair for pair in (Examples, SparseRows)}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Column:
     """One file of a folder."""
 
     file: str  # its name
     dtype: str  # of its numbers, as NumPy writes it (`<f4`)
-    shape: tuple[int, ...]  # of one row
-    start: int  # bytes before the first row
-    rows: int  # their number
-    crc32: int  # of the rows' bytes
+    shape: tuple[int, ...] = ()  # of one row
+    start: int = 0  # bytes before the first row
+    rows: int = 0  # their number
+    crc32: int = 0  # of the rows' bytes
     # low, high: the least and the largest number, of integers and truths; None where nobody noted them
     low: int | None = None
     high: int | None = None
@@ -289,9 +289,10 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
     folder = check_path("folder", folder)
     check_flag("verify", verify)
     description = read_description(folder)
-    maps = [_mapped(folder, column) for column in (*description.leaves, *description.index)]
-    arrays = [_array(m, column) for m, column in zip(maps, _columns(description), strict=True)]
-    for number, (column, mapped) in enumerate(zip(_columns(description), maps, strict=True)):
+    columns = (*description.leaves, *description.index)
+    maps = [_mapped(folder, column) for column in columns]
+    arrays = [_array(m, column) for m, column in zip(maps, columns, strict=True)]
+    for number, (column, mapped) in enumerate(zip(columns, maps, strict=True)):
         if (verify or number >= len(description.leaves)) and _sum(mapped, column.start) != column.crc32:
             raise damaged(folder / column.file, "its sum is another")
     leaves, (counts, *names) = arrays[: len(description.leaves)], arrays[len(description.leaves) :]
@@ -308,10 +309,6 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
         digest=hashlib.sha256(description.text().encode()).hexdigest()[:16],
         _columns=description.leaves,
     )
-
-
-def _columns(description: Description) -> tuple[Column, ...]:
-    return (*description.leaves, *description.index)
 
 
 def _mapped(folder: Path, column: Column) -> mmap.mmap:
@@ -384,7 +381,7 @@ def _read_mapped(
     mapped: mmap.mmap, column: Column, starts: np.ndarray, counts: np.ndarray, into: np.ndarray
 ) -> None:
     # a part of the file after another
-    all_rows = np.frombuffer(mapped, np.dtype(column.dtype), offset=column.start).reshape(-1, *column.shape)
+    all_rows = _array(mapped, column)
     ends = np.cumsum(counts)
     steps = np.flatnonzero(np.diff(starts * column.width // _PART)) + 1
     for first, stop in zip([0, *steps], [*steps, len(starts)], strict=True):

@@ -75,13 +75,7 @@ class Table:
             try:
                 own = _own_names(path, columns, self._schema(path).names)
                 for where, batch in self._parts(path, list(own.values())):
-                    yield (
-                        where,
-                        {
-                            name: self._as(types[name], batch.column(own[name]), where, name)
-                            for name in columns
-                        },
-                    )
+                    yield where, {n: self._as(types[n], batch.column(own[n]), where, n) for n in columns}
             except (self.arrow.ArrowException, OSError) as error:
                 raise _not_whole(path, error) from None
 
@@ -222,14 +216,11 @@ def numbers(array: Any, where: str) -> np.ndarray:
     if types.is_dictionary(kind):
         return numbers(array.dictionary_decode(), where)
     fixed = types.is_fixed_size_list(kind)
-    if fixed or any(
-        f(kind) for f in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
-    ):
-        lengths = (
-            [kind.list_size]
-            if fixed
-            else np.unique(compute.call_function("list_value_length", [array]).to_numpy())
-        )
+    lists = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    if fixed or any(is_one(kind) for is_one in lists):
+        lengths = [kind.list_size] if fixed else []
+        if not fixed:
+            lengths = np.unique(compute.call_function("list_value_length", [array]).to_numpy())
         if len(lengths) > 1 or not lengths[0]:
             raise InvalidInput(
                 f"{where} has lists of length {lengths[0]} to {lengths[-1]}: bring them to one, at least 1"

@@ -41,18 +41,8 @@ from fedsolve.folders.untrusted import MALFORMED, loads, open_regular, read_byte
 PROGRESS = "writing.json"
 
 
-@dataclass
-class Part:
-    """A file that grows, as far as it is noted: see `Column`."""
-
-    file: str
-    dtype: str
-    shape: tuple[int, ...] = ()
-    start: int = 0
-    rows: int = 0
-    crc32: int = 0
-    low: int | None = None
-    high: int | None = None
+class Part(Column):
+    """A file that grows, as far as it is noted."""
 
     def open(self, folder: Path) -> BinaryIO:
         # what lies beyond the noted rows is cut off; a new file gets its header
@@ -64,7 +54,7 @@ class Part:
     @property
     def end(self) -> int:
         # bytes of the file as far as it is noted
-        return self.start + self.rows * Column(**asdict(self)).width
+        return self.start + self.rows * self.width
 
     def header(self) -> bytes:
         # NumPy's; of one length, whatever the number of rows
@@ -192,9 +182,8 @@ def _write(
     if progress is None:
         leaves, columns = _leaves(0, first, columns)
         progress = Progress(0, structure_of(first), columns=columns)
-        progress.parts = [
-            Part(f"examples-{i}.npy", a.dtype.str, a.shape[1:]) for i, a in enumerate(leaves)
-        ] + [Part(COUNTS, "<i8")]
+        parts = [Part(f"examples-{i}.npy", a.dtype.str, a.shape[1:]) for i, a in enumerate(leaves)]
+        progress.parts = [*parts, Part(COUNTS, "<i8")]
         if names is not None:
             progress.parts += [Part(NAMES, "|u1"), Part(NAME_ENDS, "<i8")]
     files = [part.open(folder) for part in progress.parts]
@@ -219,17 +208,11 @@ def _write(
         for file in files:
             file.close()
     arrays = sum(part.file.startswith("examples-") for part in progress.parts)
-    written = tuple(Column(**asdict(part)) for part in progress.parts)
-    described = Description(
-        progress.clients,
-        written[0].rows,
-        progress.structure,
-        written[:arrays],
-        written[arrays:],
-        progress.columns,
-    )
+    leaves, index = tuple(progress.parts[:arrays]), tuple(progress.parts[arrays:])
+    facts = progress.clients, leaves[0].rows, progress.structure
+    described = Description(*facts, leaves, index, progress.columns)
     if names is not None:
-        text, ends = (np.memmap(folder / c.file, c.dtype, "r", c.start) for c in written[arrays + 1 :])
+        text, ends = (np.memmap(folder / c.file, c.dtype, "r", c.start) for c in index[1:])
         check_written_names(text.data, ends)
     write_atomically(folder / DESCRIPTION, described.text())
     (folder / PROGRESS).unlink()

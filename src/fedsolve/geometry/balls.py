@@ -142,7 +142,6 @@ class LInfBall(ProjectableSet):
 
 
 def _bound(bound: Scalar | np.ndarray | Sequence[float]) -> Any:
-    """As it is kept."""
     return bound
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -328,11 +328,11 @@ class Blocks:
         return structure.unflatten(new)
 
 
-class _Group:
+class _Group(NamedTuple):
     """Leaves that one psi sees as one array: a single leaf as it is, several as one vector."""
 
-    def __init__(self, psi: ArrayFunction, members: list[int]) -> None:
-        self.psi, self.members = psi, members
+    psi: Any
+    members: list[int]
 
     def pack(self, leaves: list[Array]) -> Array:
         if len(self.members) == 1:
@@ -341,13 +341,11 @@ class _Group:
 
     def vertex(self, leaves: list[Array], warm: Any) -> Any:
         parts = [leaves[i] for i in self.members]
-        psi: Any = self.psi
-        return psi.vertex(parts[0], warm) if len(parts) == 1 else psi.vertex_of(parts, warm)
+        return self.psi.vertex(parts[0], warm) if len(parts) == 1 else self.psi.vertex_of(parts, warm)
 
     def point(self, code: Any, leaves: list[Array]) -> list[Array]:
         parts = [leaves[i] for i in self.members]
-        psi: Any = self.psi
-        return [psi.point(code, parts[0])] if len(parts) == 1 else psi.point_of(code, parts)
+        return [self.psi.point(code, parts[0])] if len(parts) == 1 else self.psi.point_of(code, parts)
 
     def unpack(self, vector: Array, leaves: list[Array], into: list[Array]) -> None:
         start = 0

@@ -135,9 +135,7 @@ class DiagonalQuadratic(Mirror):
     diagonal: Params
 
     def __post_init__(self) -> None:
-        for leaf in jax.tree.leaves(self.diagonal):
-            if not trees.is_not_traced(leaf):
-                continue
+        for leaf in filter(trees.is_not_traced, jax.tree.leaves(self.diagonal)):
             if not (np.isfinite(np.asarray(leaf)).all() and (np.asarray(leaf) > 0).all()):
                 raise InvalidInput("diagonal of the quadratic mirror map must be finite and > 0 everywhere")
 

@@ -104,23 +104,8 @@ def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar) -> Root:
         (jnp.zeros((), dtype), first, gap(first), 0),
     )
     bounded = above >= 0
-    value, residual = _polish(h, gap, target, low, high, tol)
-    status = jnp.where(bounded, jnp.where(residual <= tol, FOUND, UNRESOLVED), UNBOUNDED)
-    idle = target <= 0  # nothing to solve: no client moved
-    value = jnp.where(idle, 0, jnp.where(bounded, value, low))
-    return Root(value, jnp.where(idle, 0, residual), jnp.where(idle, FOUND, status))
 
-
-def _polish(
-    h: Callable[[Scalar], Scalar],
-    gap: Callable[[Scalar], Scalar],
-    target: Scalar,
-    low: Scalar,
-    high: Scalar,
-    tol: float,
-) -> tuple[Scalar, Scalar]:
-    """Shrink a bracket around the root until the residual meets the tolerance or no number lies between."""
-
+    # the bracket shrinks until the residual meets the tolerance or no number lies between
     def unfinished(s: tuple[Scalar, ...]) -> Scalar:
         low, high, _, value, k = s[:5]
         middle = low + (high - low) / 2
@@ -142,4 +127,8 @@ def _polish(
     start = jnp.where(jnp.isfinite(gap(high)), high, low)
     value = gap(start)
     out = lax.while_loop(unfinished, step, (low, high, start, value, 0, start, jnp.abs(value)))
-    return out[5], out[6] / jnp.where(target > 0, target, 1)
+    value, residual = out[5], out[6] / jnp.where(target > 0, target, 1)
+    status = jnp.where(bounded, jnp.where(residual <= tol, FOUND, UNRESOLVED), UNBOUNDED)
+    idle = target <= 0  # nothing to solve: no client moved
+    value = jnp.where(idle, 0, jnp.where(bounded, value, low))
+    return Root(value, jnp.where(idle, 0, residual), jnp.where(idle, FOUND, status))

@@ -258,11 +258,7 @@ class NuclearNorm(Penalty):
     weight: Scalar = number(at_least=0, name="weight of NuclearNorm")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        if len(shape) != 2:
-            raise InvalidInput(
-                f"NuclearNorm needs a matrix, {where} has shape {shape}: put it on matrices, such as "
-                "NuclearNorm(0.1).on('weight')"
-            )
+        check_matrix("NuclearNorm(0.1)", shape, where)
 
     def value(self, w: Array) -> Scalar:
         return self.weight * jnp.sum(singular_values(quiet(w)))
@@ -280,6 +276,16 @@ class NuclearNorm(Penalty):
         u, s, v = svd(quiet(w))
         shrunk = (u * jnp.maximum(s - threshold, 0)) @ v
         return jnp.where(threshold > 0, shrunk, w).astype(w.dtype)
+
+
+def check_matrix(name: str, shape: tuple[int, ...], where: str, instead: str = "") -> None:
+    """Raise `InvalidInput` unless a shape is that of a matrix; the line ends with `instead`."""
+    if len(shape) != 2:
+        kind = name.partition("(")[0]
+        raise InvalidInput(
+            f"{kind} needs a matrix, {where} has shape {tuple(shape)}: put it on matrices, such as "
+            f"{name}.on('weight'){instead}"
+        )
 
 
 def quiet(w: Array) -> Array:

@@ -37,14 +37,6 @@ def first_largest(x: Array) -> Int[Array, ""]:
     return (start + jnp.argmax(lax.dynamic_slice_in_dim(x, start, _ROW))).astype(jnp.int32)
 
 
-def unit_entry(place: Scalar, value: Scalar, like: Array) -> Array:
-    """`value` at a place of the ravelled array, 0 elsewhere; NaN everywhere if the place is `like.size`."""
-    rest = jnp.where(place < like.size, 0, jnp.nan).astype(like.dtype)
-    # a comparison instead of a scatter: it melts into what uses the point, which is then never stored
-    here = jnp.arange(like.size, dtype=jnp.int32) == place
-    return jnp.where(here, jnp.asarray(value, like.dtype), rest).reshape(like.shape)
-
-
 def onto_simplex(a: Array, radius: Scalar) -> Array:
     """The point of {u >= 0, sum u = radius} nearest to a vector: max(a - t, 0) for the right t.
 
@@ -90,7 +82,10 @@ class Simplex(ProjectableSet):
 
     def point(self, code: Index, like: Array) -> Array:
         # radius e_j; NaN everywhere for no valid vertex
-        return unit_entry(code.value, self.radius, like)
+        rest = jnp.where(code.value < like.size, 0, jnp.nan).astype(like.dtype)
+        # a comparison instead of a scatter: it melts into what uses the point, which is then never stored
+        here = jnp.arange(like.size, dtype=jnp.int32) == code.value
+        return jnp.where(here, jnp.asarray(self.radius, like.dtype), rest).reshape(like.shape)
 
     def project(self, w: Array) -> Array:
         # max(w - t, 0) with the t that makes the sum right; see `onto_simplex`
@@ -273,10 +268,7 @@ class KSupportBall(ConvexSet):
     k: int = integer(bits=None, name="k of KSupportBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        size = 1
-        for n in shape:
-            size *= n
-        if self.k > size:
+        if self.k > (size := math.prod(shape)):
             raise InvalidInput(f"KSupportBall with k = {self.k}: {where} has only {size} entries: lower k")
 
     def violation(self, w: Array) -> Scalar:

@@ -10,11 +10,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fedsolve.core.building import number
-from fedsolve.core.errors import InvalidInput, check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.xla.products import eigh, singular_values, svd
 from fedsolve.geometry.numerics import polar_factor
-from fedsolve.geometry.penalties import quiet
+from fedsolve.geometry.penalties import check_matrix, quiet
 from fedsolve.geometry.regularizer import ProjectableSet
 from fedsolve.geometry.simplex import onto_simplex
 
@@ -101,13 +101,11 @@ def leading_pair(
         residual = length * jnp.abs(vectors[-1, -1]) / jnp.where(ritz_values[-1] == 0, 1, ritz_values[-1])
         return vectors[:, -retained:].T @ basis, ritz_values[-retained:], q, residual, count + steps
 
-    def unfinished(s: tuple[Array, ...]) -> Array:
-        return (s[3] > limit) & (s[4] < max_products)
-
     first = _start(g, wide, start)
     none = jnp.zeros((retained, n), g.dtype), jnp.zeros(retained, g.dtype)
     begin = (*none, first, jnp.asarray(jnp.inf, g.dtype), jnp.zeros((), jnp.int32))
-    basis, _, _, residual, products = lax.while_loop(unfinished, cycle, begin)
+    found = lax.while_loop(lambda s: (s[3] > limit) & (s[4] < max_products), cycle, begin)
+    basis, _, _, residual, products = found
     v, _ = _normalised(basis[-1], first)  # 0 if G is
     u = forward(v)
     u, size = _normalised(u, fixed_unit(u.size, g.dtype))
@@ -174,7 +172,7 @@ class NuclearBall(ProjectableSet):
         check_range("max_products of NuclearBall", self.max_products, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        _check_matrix(f"NuclearBall({self.radius})", shape, where)
+        check_matrix(f"NuclearBall({self.radius})", shape, where)
 
     def violation(self, w: Array) -> Scalar:
         return jnp.maximum(jnp.sum(singular_values(quiet(w))) - self.radius, 0)
@@ -209,7 +207,7 @@ class SpectralBall(ProjectableSet):
     radius: Scalar = number(above=0, name="radius of SpectralBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        _check_matrix(f"SpectralBall({self.radius})", shape, where)
+        check_matrix(f"SpectralBall({self.radius})", shape, where)
 
     def violation(self, w: Array) -> Scalar:
         return jnp.maximum(jnp.max(singular_values(quiet(w))) - self.radius, 0)
@@ -223,12 +221,3 @@ class SpectralBall(ProjectableSet):
         u, s, v = svd(quiet(w))
         outer = (u * jnp.minimum(s, self.radius)) @ v
         return jnp.where(jnp.max(s) <= self.radius, w, outer).astype(w.dtype)
-
-
-def _check_matrix(name: str, shape: tuple[int, ...], where: str) -> None:
-    if len(shape) != 2:
-        kind = name.partition("(")[0]
-        raise InvalidInput(
-            f"{kind} needs a matrix, {where} has shape {tuple(shape)}: put it on matrices, such as "
-            f"{name}.on('weight')"
-        )

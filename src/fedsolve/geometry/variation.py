@@ -12,6 +12,7 @@ from jaxtyping import Array
 from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module, static
+from fedsolve.geometry.penalties import check_matrix
 from fedsolve.geometry.regularizer import Penalty
 
 _BETWEEN = 5  # steps between two looks at the gap, which costs about half a step
@@ -46,11 +47,7 @@ class TotalVariation2D(Penalty):
         check_range("max_iterations of TotalVariation2D", self.max_iterations, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        if len(shape) != 2:
-            raise InvalidInput(
-                f"TotalVariation2D needs a matrix, {where} has shape {shape}: put it on matrices, such as "
-                "TotalVariation2D(0.1).on('weight'); TotalVariation is for vectors"
-            )
+        check_matrix("TotalVariation2D(0.1)", shape, where, "; TotalVariation is for vectors")
 
     def value(self, w: Array) -> Scalar:
         return self.weight * sum(jnp.sum(jnp.abs(d)) for d in _differences(w))
@@ -224,9 +221,6 @@ def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
 
     nothing = tuple(jnp.full_like(blocks[0][0], fill) for fill in (0, -jnp.inf, jnp.inf))
     whole, inside = lax.scan(compose, nothing, tuple(blocks))
-
-    def join(y: Array, f: tuple[Array, ...]) -> tuple[Array, Array]:
-        return jnp.clip(y + f[0], f[1], f[2]), y
-
-    _, entry = lax.scan(join, jnp.zeros((), a.dtype), whole)
+    zero = jnp.zeros((), a.dtype)
+    _, entry = lax.scan(lambda y, f: (jnp.clip(y + f[0], f[1], f[2]), y), zero, whole)
     return jnp.clip(entry + inside[0], inside[1], inside[2]).T.ravel()[: a.size]

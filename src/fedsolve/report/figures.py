@@ -45,9 +45,8 @@ def waiting(timeline: Timeline) -> Figure:
         axes.axvline(time, color="0.5", linewidth=0.7)
     names = [str(timeline.names[c] if timeline.names else c) for c in tasks.client[order].tolist()]
     axes.set_yticks(rows, [name.removeprefix("client ")[:_LETTERS] for name in names], fontsize=7)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel("Simulated time (s); a line is an update of the server")
-    axes.set_ylabel("Client")
+    label = "Simulated time (s); a line is an update of the server"
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=label, ylabel="Client")
     tidy(axes)
     updates, share = len(timeline.time), 100 * float(np.mean(timeline.waited))
     heading = f"Who waits for whom: the first {len(rows)} tasks, fleet {timeline.fleet}"
@@ -112,9 +111,8 @@ def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, titl
     figure = new_figure(8.6, 3.4 if len(shown) > _NAMED else 1.6 + max(1.6, 0.3 * len(shown)))
     axes = figure.subplots()
     _bars(axes, names, counts[shown], [data.names[i] for i in shown])
-    which = (
-        f"{len(shown)} of {total:,} clients, drawn at random" if len(shown) < total else f"{total} clients"
-    )
+    some = f"{len(shown)} of {total:,} clients, drawn at random"
+    which = some if len(shown) < total else f"{total} clients"
     heading = f"{title or 'Labels by client'}\n{which}, {data.num_examples:,} examples in all"
     axes.set_title(heading, loc="left", fontsize=10)
     return figure
@@ -144,15 +142,11 @@ def _bars(axes: Axes, names: np.ndarray, counts: np.ndarray, clients: list[str])
         numbered = all(c.removeprefix("client ").isdecimal() for c in clients)  # as data without names are
         texts = [c.removeprefix("client ") if numbered else _short(c) for c in clients[::step]]
         axes.set_xticks(at[::step], texts, fontsize=8, rotation=0 if max(map(len, texts)) < 4 else 60)
-        axes.set_xlim(-0.5, len(clients) - 0.5)
-        axes.set_ylim(0, 1.05 * max(before.max(), 1))
-        axes.set_ylabel("Examples (count)")
-        axes.set_xlabel("Client")
+        axes.set(xlim=(-0.5, len(clients) - 0.5), ylim=(0, 1.05 * max(before.max(), 1)))
+        axes.set(xlabel="Client", ylabel="Examples (count)")
     else:
         axes.set_yticks(at, [_short(c) for c in clients], fontsize=8)
-        axes.set_ylim(len(clients) - 0.5, -0.5)
-        axes.set_xlabel("Examples (count)")
-        axes.set_ylabel("Client")
+        axes.set(ylim=(len(clients) - 0.5, -0.5), xlabel="Examples (count)", ylabel="Client")
     axes.spines[["top", "right"]].set_visible(False)
     figure = axes.get_figure(root=True)
     assert figure is not None

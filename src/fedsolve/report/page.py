@@ -109,6 +109,7 @@ _AXES = ("round", "seconds", "megabytes", "time")
 _TIME = '<label><input type="radio" name="x" value="time"><span>simulated time</span></label>'
 _HELP = "Last iterate. Click a column heading to sort. “Sent” counts the bytes of all clients and rounds"
 _COMPILED = "time excludes compilation"
+_LONG_CURVES = "Long curves show the minimum and maximum of each interval; history.json has every value."
 _SCRIPTS = ("plotting.js", "curves.js", "clients.js", "sorting.js")
 
 
@@ -131,11 +132,18 @@ def write_page(
     their outcome and settings; None where they have ended.
     """
     main = headline(histories)
-    remarks = [without_folders(note) for note in (*notes, *_notes(histories))]
+    methods = group_by_seed(histories)
+    remarks = [*notes, *(f"{m.history.label}: {note}" for m in methods for note in m.history.notes)]
+    points = [len(m.history.evaluations["round"]) * (3 if m.several else 1) for m in methods]
+    if max(points) * len(methods) > _MOST_POINTS:
+        remarks.append(_LONG_CURVES)
+    remarks = [without_folders(note) for note in remarks]
     drawn = "\n".join(picture(*item) for item in (pictures or {}).items())
     compiled = [_COMPILED] if any(h.compile_seconds for h in histories) else []
     explained = f'<p class="help">{"; ".join([_HELP, *compiled])}.</p>'
     clock = _TIME if on_a_clock(histories) else ""
+    table, sites = clients_table(histories), "" if clients is None else sites_table(clients)
+    over = Template(static("clients.html")).substitute(table=table) if table else ""
     parts = {
         "title": text(title),
         "context": text(context(histories)),
@@ -144,7 +152,7 @@ def write_page(
         "curves": Template(static("curves.html")).substitute(clock=clock),
         "results": details("Results", f"{result_html(histories)}\n{explained}", shown=True),
         "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
-        "clients": _clients_section(histories, clients),
+        "clients": details("Each client", sites, shown=True) + details("Over the clients", over),
         "pictures": details("Data and clients", drawn),
         "tuning": details("How the hyper-parameters were chosen", paragraphs(how_tuned)),
         "settings": "" if so_far else details("Settings", settings_html(histories)),
@@ -167,7 +175,14 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
         if "server_lr" in h.rounds:
             columns.setdefault("server_lr", h.at_evaluations("server_lr"))
         tables = {"columns": columns} | ({"low": method.low, "high": method.high} if method.several else {})
-        drawn = _drawn(tables, len(methods))
+        # means of two iterates need not keep peaks of their own
+        kept = [
+            np.asarray(values, float)
+            for table in tables.values()
+            for key, values in table.items()
+            if key not in _AXES and not key.endswith(AVERAGED)
+        ]
+        drawn = rows_to_draw(kept, _MOST_POINTS // (len(methods) * len(tables)))
         run = {"name": name, "label": h.label, "colour": style.colour, "dash": style.dash}
         runs.append(run | {part: {k: _short(v[drawn]) for k, v in t.items()} for part, t in tables.items()})
     columns = dict.fromkeys(key for run in runs for key in run["columns"] if key not in _AXES)
@@ -178,17 +193,6 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
         "metrics": [_metric(key, key + AVERAGED in columns, runs) for key in bases],
         "axes": {key: describe(key).label for key in _AXES if key != "time" or on_a_clock(histories)},
     }
-
-
-def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.ndarray:
-    # the evaluations of a method that are drawn; means of two iterates need not keep peaks of their own
-    shown = [
-        np.asarray(values, float)
-        for table in tables.values()
-        for key, values in table.items()
-        if key not in _AXES and not key.endswith(AVERAGED)
-    ]
-    return rows_to_draw(shown, _MOST_POINTS // (methods * len(tables)))
 
 
 def drawing(data: Any) -> dict[str, str]:
@@ -211,24 +215,6 @@ def script_json(value: Any) -> str:
     """
     standard = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&]", lambda m: f"\\u{ord(m[0]):04x}", standard)
-
-
-def _notes(histories: Sequence[History]) -> list[str]:
-    # the remarks of all runs, those of several seeds once
-    methods = group_by_seed(histories)
-    notes = [f"{m.history.label}: {note}" for m in methods for note in m.history.notes]
-    drawn = [len(m.history.evaluations["round"]) * (3 if m.several else 1) for m in methods]
-    if max(drawn) * len(methods) > _MOST_POINTS:
-        notes.append(
-            "Long curves show the minimum and maximum of each interval; history.json has every value."
-        )
-    return notes
-
-
-def _clients_section(histories: Sequence[History], measured: ClientMetrics | None) -> str:
-    table, sites = clients_table(histories), "" if measured is None else sites_table(measured)
-    curves = Template(static("clients.html")).substitute(table=table) if table else ""
-    return details("Each client", sites, shown=True) + details("Over the clients", curves)
 
 
 def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -76,7 +76,11 @@ def curves(
     What is recorded of each round (`server_lr`, `participants`) is drawn over rounds alone.
     """
     check_known("bands", bands, BAND_WORDS)
-    by_round = _check_metric(histories, metric)
+    headline(histories)  # of none there is nothing to draw
+    by_round = not any(metric in h.evaluations for h in histories)
+    if by_round:
+        known = {name for h in histories for name in (*h.evaluations, *h.rounds)}
+        check_known("metric", metric, known - set(_ALONG))
     for history in histories:
         if x not in (known := [k for k in _ALONG if k == "megabytes" or k in history.evaluations]):
             raise unknown("x axis", x, known)
@@ -232,16 +236,6 @@ def _literal_where_no_tex(figure: Figure) -> None:
                 text.set_parse_math(False)
 
 
-def _check_metric(histories: Sequence[History], metric: str) -> bool:
-    # whether the metric is recorded of each round, in place of evaluations
-    headline(histories)
-    if any(metric in h.evaluations for h in histories):
-        return False
-    known = {name for h in histories for name in (*h.evaluations, *h.rounds)} - set(_ALONG)
-    check_known("metric", metric, known)
-    return True
-
-
 def _draw(
     axes: Axes, histories: Sequence[History], metric: str, x: str = "round", bands: Bands = "range"
 ) -> str:
@@ -253,22 +247,19 @@ def _draw(
         if (seeds := method.values(metric)) is None:
             continue
         seeds = seeds * described.scale
-        at = _along(method, x) if metric in method.history.evaluations else method.history.rounds["round"]
+        at = method.history.rounds["round"]
+        if metric in method.history.evaluations:
+            at = method.history.megabytes() if x == "megabytes" else method.history.evaluations[x]
         if method.several:
             colour = LIGHT[styles[method.history.label].colour]
             axes.fill_between(at, *band(seeds, bands), color=colour, alpha=0.18, linewidth=0)
         lines.append((method, at, seeds.mean(axis=0)))
     _lines(axes, lines, styles)
-    axes.set_xlabel(describe(x).label)
-    axes.set_ylabel(described.label)
+    axes.set(xlabel=describe(x).label, ylabel=described.label)
     rates = metric == "server_lr" and any((y > 0).any() for _, _, y in lines)
     if rates or wants_log(metric, [y for _, _, y in lines]):
         log_scale(axes)
     return f"{described.title} against {_ALONG[x]}"
-
-
-def _along(method: SeedGroup, x: str) -> np.ndarray:
-    return method.history.megabytes() if x == "megabytes" else method.history.evaluations[x]
 
 
 def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle]) -> None:
@@ -314,13 +305,8 @@ def plain_numbers(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=_log_ticks(high / low)))
+    few = (1, 2, 5) if high / low < 1000 else (1,)
+    # the multiples of powers of ten to label
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7) if high / low < 10 else few))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _log_ticks(span: float) -> tuple[float, ...]:
-    # the multiples of powers of ten to label on an axis from low to `span` times low
-    if span < 10:
-        return (1, 1.5, 2, 3, 4, 5, 7)
-    return (1, 2, 5) if span < 1000 else (1,)

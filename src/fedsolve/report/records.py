@@ -115,7 +115,11 @@ class Records(Labelled):
             return curves(histories, name, x=x, bands=bands)
         if len(labels) > 1:
             return curves(histories, f"{parts[-1]}_{name}", x=x, bands=bands)
-        drawn = [_of_part(h, p, name) for p in parts for h in histories]
+        drawn = []  # a line for each part, under its name
+        for part in parts:
+            for h in histories:
+                columns = h.evaluations | {name: h.evaluations[f"{part}_{name}"]}
+                drawn.append(dataclasses.replace(h, label=part, evaluations=columns))
         return curves(drawn, name, f"{name.capitalize()} of {labels[0]}", x, bands)
 
     def _columns(self, part: Part) -> dict[str, Any]:
@@ -133,12 +137,6 @@ class Records(Labelled):
         ]
         table = result_table(self.histories)
         return table.notebook(f"{context(self.histories)}. {table.note}", ("By round", curves))
-
-
-def _of_part(history: History, part: str, metric: str) -> History:
-    # a run as the line of one of its parts, under the part's name
-    columns = history.evaluations | {metric: history.evaluations[f"{part}_{metric}"]}
-    return dataclasses.replace(history, label=part, evaluations=columns)
 
 
 def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[str, np.ndarray]:

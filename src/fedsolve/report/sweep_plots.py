@@ -135,9 +135,8 @@ def averaged_text(sweep: SweepRecord) -> str:
     """What the score of a setting averages, in words: the metric, the evaluations and their rounds."""
     at = sweep.rounds[sweep.selection.counted(sweep.rounds)]
     title = describe(sweep.selection.metric).title
-    when = (
-        f"at round {at[-1]}" if len(at) == 1 else f"mean of {len(at)} evaluations, rounds {at[0]} to {at[-1]}"
-    )
+    several = f"mean of {len(at)} evaluations, rounds {at[0]} to {at[-1]}"
+    when = f"at round {at[-1]}" if len(at) == 1 else several
     return f"{title[0].lower() + title[1:] if title[1:2].islower() else title}, {when}"
 
 
@@ -323,10 +322,11 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
     axes = figure.subplots()
     best, worst, clipped = _ends(sweep, finite, metric)
     log = len(finite) > 0 and min(best, worst) > 0 and wants_log(metric.key, [np.array([best, worst])])
+    write = "{:.1f}".format if metric.unit == "%" else lambda v: f"{v:.3g}".replace("e+0", "e")
     room = 72 * min(width / len(columns) / 3.2, height / len(rows) / 1.6)  # points a text may be high
     image = draw_map(
         axes, values, columns, rows, Colours(best, worst, log), lost=_lost(sweep, x, y),
-        write=(lambda v: _cell(v, metric)) if room >= 5 else None, size=min(9.0, max(5.0, room)),
+        write=write if room >= 5 else None, size=min(9.0, max(5.0, room)),
     )  # fmt: skip
     if len(finite):
         # the best cell is that of the best setting, which ties leave to the first
@@ -337,8 +337,7 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
         bar = figure.colorbar(image, ax=axes, label=label, extend=extend)
         if log:
             plain_numbers(bar.ax)
-    axes.set_xlabel(axis_label(x, sweep.grid[x]))
-    axes.set_ylabel(axis_label(y, sweep.grid[y]))
+    axes.set(xlabel=axis_label(x, sweep.grid[x]), ylabel=axis_label(y, sweep.grid[y]))
     if width / len(columns) < 0.08 * max(len(t.strip("$").replace("10^", "")) for t in columns) + 0.1:
         axes.tick_params(axis="x", labelrotation=90)
     others = [axis_phrase(n) for n, v in sweep.grid.items() if n not in (x, y) and len(v) > 1]
@@ -391,10 +390,6 @@ def _ends(sweep: SweepRecord, finite: np.ndarray, metric: Metric) -> tuple[float
     return float(best), limit, True
 
 
-def _cell(value: float, metric: Metric) -> str:
-    return f"{value:.1f}" if metric.unit == "%" else f"{value:.3g}".replace("e+0", "e")
-
-
 def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands: Bands = "range") -> Figure:
     """The best score over all other axes at each value of one: a line a method, with a band over seeds.
 
@@ -429,8 +424,7 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
     style = styles_of([sweep.label])[sweep.label]
     _band(panels[0], sweep.rounds, curves.T * drawn.scale, style, sweep.label, "", bands)
     panels[0].xaxis.get_major_locator().set_params(integer=True)
-    panels[0].set_xlabel(describe("round").label)
-    panels[0].set_ylabel(drawn.label)
+    panels[0].set(xlabel=describe("round").label, ylabel=drawn.label)
     for curve in sweep.metrics[name][sweep.stops >= 0].mean(axis=1):
         panels[0].plot(sweep.rounds, curve * drawn.scale, color="0.75", linewidth=0.8, zorder=1)
     if wants_log(name, [curves]):
@@ -448,7 +442,9 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
 def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Bands) -> float:
     # lines and bands of the best over all other axes; returns the points to leave above for marks
     metric = describe(sweeps[0].selection.metric)
-    every = list(dict.fromkeys(v for s in sweeps for v in _values(s, axis)))
+    for sweep in sweeps:
+        sweep.best_over_grid(axis)  # names an unknown axis
+    every = list(dict.fromkeys(v for s in sweeps for v in s.grid[axis]))
     numeric = is_numeric(every)
     if numeric:
         every.sort()
@@ -457,7 +453,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
     drawn, lost = [], {}
     at_random = any(sweep.drawn for sweep in sweeps)
     for sweep in sweeps:
-        values = [*_values(sweep, axis)]
+        values = sweep.grid[axis]
         order = np.argsort([positions[v] for v in values])
         scores = _best_trials(sweep, axis)[order] * metric.scale
         x = np.array([positions[values[i]] for i in order], float)
@@ -486,8 +482,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
             word, (x, 1.0), (0, 5 + 10 * marked.index(position)), xycoords=("data", "axes fraction"),
             textcoords="offset points", ha="center", va="center", color=LIGHT[position % len(LIGHT)], fontsize=8,
         )  # fmt: skip
-    axes.set_xlabel(axis_label(axis, every))
-    axes.set_ylabel(metric.label)
+    axes.set(xlabel=axis_label(axis, every), ylabel=metric.label)
     tidy(axes)
     return 6.0 + 10 * len(marked)
 
@@ -526,11 +521,6 @@ def _band(
     axes.plot(x, values.mean(axis=1), **look, label=label)
 
 
-def _values(sweep: SweepRecord, axis: str) -> tuple[Any, ...]:
-    sweep.best_over_grid(axis)  # names an unknown axis
-    return tuple(sweep.grid[axis])
-
-
 def share_within(sweeps: Sequence[SweepRecord], share: float = 0.05) -> Figure:
     """The share of each method's grid within 5 % of its best score: how easy it is to tune; 0 if all diverged."""
     several = as_list(sweeps)
@@ -543,8 +533,7 @@ def share_within(sweeps: Sequence[SweepRecord], share: float = 0.05) -> Figure:
         text = f"{good:.0f} % of {len(sweep.score)}" if good else f"all {len(sweep.score)} {DIVERGED}"
         axes.annotate(text, (good, i), (8, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_yticks(range(len(several)), [s.label for s in several])
-    axes.set_ylim(len(several) - 0.5, -0.5)
-    axes.set_xlim(0, 118)
+    axes.set(ylim=(len(several) - 0.5, -0.5), xlim=(0, 118))
     axes.spines["bottom"].set_bounds(0, 100)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel(f"Share of the grid within {100 * share:g} % of the best score (%)")

@@ -180,7 +180,8 @@ def result_columns(
     By default: the headline's final and best value, the final training loss, the user's own metrics (`own_metrics`),
     data sent, time, and dropped updates if there are any. With `metrics` their final values alone.
     """
-    key, goal = headline(histories), _target(target)
+    key = headline(histories)
+    check_range("target", target, optional=True)
     names = chosen_metrics(histories, metrics)
     columns = [Column("method", "Method", str)]
     columns += [Column("task", "Task", str)] * (len({h.task for h in histories}) > 1)
@@ -188,8 +189,8 @@ def result_columns(
         columns += [_metric_column(how, key) for how in ("final", "best")]
         columns += [_metric_column("final", "train_loss")] * (key != "train_loss")
     columns += [_metric_column("final", name) for name in names]
-    if goal is not None:
-        text = target_text(names[0] if metrics else key, goal)
+    if target is not None:
+        text = target_text(names[0] if metrics else key, target)
         columns.append(Column("rounds_to_target", f"Rounds to {text}", count_text))
         if any("time" in h.evaluations for h in histories):
             columns.append(Column("time_to_target", f"Simulated time to {text}", human_time))
@@ -210,13 +211,14 @@ def result_rows(
     `rounds_to_target` counts to the target, a fraction or a loss, of the first of `metrics` (as `chosen_metrics`
     takes them) or else of the headline; without one there is no such entry.
     """
-    key, goal = headline(histories), _target(target)
+    key = headline(histories)
+    check_range("target", target, optional=True)
     names = chosen_metrics(histories, metrics)
     aimed = names[0] if metrics else key
     methods = group_by_seed(histories)
     rows: list[Row] = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
-        of_runs = [_measured(h, key, names) | _reached(h, aimed, goal) for h in method.runs]
+        of_runs = [_of_run(h, key, names, aimed, target) for h in method.runs]
         row: Row = {"method": name, "task": method.history.task, "seed": method.history.settings.get("seed")}
         if not method.several:
             rows.append(row | of_runs[0])
@@ -278,24 +280,19 @@ def _metric_column(how: str, key: str) -> Column:
     return Column(f"{how}_{key}", metric_head(how, key), number_writer(key), metric.scale)
 
 
-def _measured(h: History, key: str, names: Sequence[str]) -> Row:
-    # what is measured of one run
+def _of_run(h: History, key: str, names: Sequence[str], aimed: str, target: float | None) -> Row:
+    # what is measured of one run, and when its metric `aimed` was as good as the target
     row: Row = {f"best_{key}": h.best(key) if key in h.evaluations else None}
     row |= {f"final_{k}": h.final(k) if k in h.evaluations else None for k in (key, "train_loss", *names)}
     row |= {name: h.total(name) for name in ("bytes_up", "bytes_down", "dropped")}
     if "time" in h.evaluations:
         row["time"] = h.final("time")
-    return row | {"seconds": h.seconds, "compile_seconds": h.compile_seconds}
-
-
-def _reached(h: History, key: str, goal: float | None) -> Row:
-    # when one run's metric was as good as the target
-    if goal is None:
-        return {}
-    has = key in h.evaluations
-    row: Row = {"target": goal, "rounds_to_target": h.rounds_to(key, goal) if has else None}
-    if "time" in h.evaluations:
-        row["time_to_target"] = h.time_to(key, goal) if has else None
+    row |= {"seconds": h.seconds, "compile_seconds": h.compile_seconds}
+    if target is not None:
+        has = aimed in h.evaluations
+        row |= {"target": target, "rounds_to_target": h.rounds_to(aimed, target) if has else None}
+        if "time" in h.evaluations:
+            row["time_to_target"] = h.time_to(aimed, target) if has else None
     return row
 
 
@@ -315,14 +312,10 @@ def result_table(
         for row in result_rows(histories, target, metrics)
     ]
     heads = [column.title for column in columns]
-    return ResultTable("Results of each method", heads, rows, spread_words(histories))
-
-
-def spread_words(histories: Sequence[History]) -> str:
-    # what ± means in the table of these runs; '' if no method has several seeds
     counts = {len(m.runs) for m in group_by_seed(histories) if m.several}
     which = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds"
-    return f"Mean ± sample standard deviation (n - 1) over {which}." if counts else ""
+    spread = f"Mean ± sample standard deviation (n - 1) over {which}." if counts else ""
+    return ResultTable("Results of each method", heads, rows, spread)
 
 
 def narrow_table(heads: Sequence[str], cells: Sequence[Sequence[str]], title: str = "") -> Table:
@@ -346,11 +339,6 @@ def headline(histories: Sequence[History]) -> str:
         raise InvalidInput("no histories to show: give at least one")
     names = ("test_accuracy", "test_loss", "train_loss")
     return next(name for name in names if any(name in h.evaluations for h in histories))
-
-
-def _target(target: float | None) -> float | None:
-    check_range("target", target, optional=True)
-    return target
 
 
 def outcome(histories: Sequence[History]) -> str:

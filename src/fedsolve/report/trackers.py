@@ -85,9 +85,15 @@ class Tracker(ABC):
                     self._sending.put(partial(self.keep, _files_of(result, Path(name))))
                     calls += 1
                 self._sending.put(partial(self.close, finished=result is not None))
-                dropped = self._sending.finish(self.patience)
-                if dropped:
-                    self._warn_of(calls - dropped)
+                if dropped := self._sending.finish(self.patience):
+                    error = self._sending.error
+                    why = "no answer" if error is None else _line(error)
+                    taken = min(max(calls - dropped - 1, 0), self._sent)  # without the run's start
+                    warnings.warn(
+                        f"{type(self).__name__} logged {taken} of {self._sent} evaluations, then nothing for "
+                        f"{self.patience:g} s ({why}): the run's own record has them all",
+                        stacklevel=3,
+                    )
             finally:
                 self._sent = -1
 
@@ -108,17 +114,6 @@ class Tracker(ABC):
             metrics = {k: float(v[row]) for k, v in columns.items() if k != "round"}
             self._sending.put(partial(self.log, int(rounds[row]), metrics))
         self._sent = len(rounds)
-
-    def _warn_of(self, made: int) -> None:
-        # warn that only so many calls were made, the run's start among them
-        error = self._sending.error
-        why = "no answer" if error is None else _line(error)
-        taken = min(max(made - 1, 0), self._sent)
-        warnings.warn(
-            f"{type(self).__name__} logged {taken} of {self._sent} evaluations, then nothing for "
-            f"{self.patience:g} s ({why}): the run's own record has them all",
-            stacklevel=4,
-        )
 
     @contextlib.contextmanager
     def _without_harm(self) -> Iterator[None]:
@@ -235,11 +230,18 @@ class Sender:
             try:
                 call()
             except Exception as error:  # whatever the tracker's package raises
-                self._pause(call, error, pause)
+                with self._changed:
+                    if self._is_next(call):
+                        self.error = error
+                        self._changed.wait_for(lambda: not self._calls, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 pause = _FIRST_PAUSE
-                self._succeeded(call)
+                with self._changed:
+                    if self._is_next(call):
+                        self._calls.popleft()
+                        self._made += 1
+                    self._changed.notify_all()
 
     def _next(self) -> Callable[[], None] | None:
         # the first call that is not made yet; None ends the thread
@@ -250,18 +252,8 @@ class Sender:
             self._thread = None
             return None
 
-    def _succeeded(self, call: Callable[[], None]) -> None:
-        with self._changed:
-            if self._calls and self._calls[0] is call:  # not if it was dropped meanwhile
-                self._calls.popleft()
-                self._made += 1
-            self._changed.notify_all()
-
-    def _pause(self, call: Callable[[], None], error: Exception, seconds: float) -> None:
-        with self._changed:
-            if self._calls and self._calls[0] is call:
-                self.error = error
-                self._changed.wait_for(lambda: not self._calls, seconds)
+    def _is_next(self, call: Callable[[], None]) -> bool:
+        return bool(self._calls) and self._calls[0] is call  # not if it was dropped meanwhile
 
 
 # The trackers that runs can be sent to: TensorBoard (by tensorboardX), MLflow (by mlflow-skinny or mlflow) and W&B.

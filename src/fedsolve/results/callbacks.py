@@ -97,23 +97,19 @@ def check_callbacks(callbacks: object) -> Sequence[Callback]:
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
     for callback in callbacks:
-        _check_callback(callback)
+        if isinstance(callback, type):
+            name = callback.__name__
+            raise InvalidInput(f"callbacks: {name} is a class: give an instance of it, such as {name}(...)")
+        if not callable(callback):
+            raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+        if not accepts(callback, ["at"]):
+            raise InvalidInput(f"callbacks: {shown(callback)} must take one argument, the evaluation")
+        ended = getattr(callback, "ended", None)
+        if ended is not None and not (callable(ended) and accepts(ended, ["result"])):
+            raise InvalidInput(
+                f"callbacks: `ended` of {shown(callback)} must be a method of one argument, the result"
+            )
     return callbacks
-
-
-def _check_callback(callback: object) -> None:
-    if isinstance(callback, type):
-        name = callback.__name__
-        raise InvalidInput(f"callbacks: {name} is a class: give an instance of it, such as {name}(...)")
-    if not callable(callback):
-        raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
-    if not accepts(callback, ["at"]):
-        raise InvalidInput(f"callbacks: {shown(callback)} must take one argument, the evaluation")
-    ended = getattr(callback, "ended", None)
-    if ended is not None and not (callable(ended) and accepts(ended, ["result"])):
-        raise InvalidInput(
-            f"callbacks: `ended` of {shown(callback)} must be a method of one argument, the result"
-        )
 
 
 def _check_rounds(rounds: object) -> None:

@@ -7,10 +7,9 @@ the first entry of the per-round columns is round 1.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -55,7 +54,7 @@ class History:
     seconds: float = 0.0
     compile_seconds: float = 0.0
     notes: tuple[str, ...] = ()
-    totals: Columns = dataclasses.field(default_factory=dict)
+    totals: Columns = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"history '{self.label}'"
@@ -100,15 +99,12 @@ class History:
 
     def rounds_to(self, name: str, target: float) -> int | None:
         """The first evaluated round at which the metric is at least as good as `target`; None if never."""
-        return self._first("round", name, target)
+        return first_as_good(self.column(name), name, target, self.evaluations["round"])
 
     def time_to(self, name: str, target: float) -> float | None:
         """The simulated seconds at the first evaluation that is as good as `target`; None if never."""
-        self.column("time")
-        return self._first("time", name, target)
-
-    def _first(self, what: str, name: str, target: float) -> Any:
-        return first_as_good(self.column(name), name, target, self.evaluations[what])
+        self.column("time")  # names it if it is missing
+        return first_as_good(self.column(name), name, target, self.evaluations["time"])
 
     def total(self, name: str) -> int:
         """The sum of a count over all rounds (bytes_up, dropped, ...); 0 if it was not recorded."""
@@ -138,8 +134,8 @@ class History:
 
     def to_json(self, indent: int | None = None, *, rounds: bool = True) -> str:
         """Standard JSON text that `from_json` turns back exactly; without the `rounds`, only how many there are."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dumps(fields if rounds else fields | {"rounds": len(self.rounds["round"])}, indent)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return dumps(values if rounds else values | {"rounds": len(self.rounds["round"])}, indent)
 
     @classmethod
     def from_json(cls, text: str | bytes, rounds: Callable[[], Columns] | None = None) -> History:

@@ -53,9 +53,7 @@ _UNITS = {
     "megabytes": "MB",
 }
 _ACRONYMS = {"auc": "AUC", "f1": "F1"}
-_OPTIMALITY = (
-    "gap", "prox_gradient", "suboptimality", "recovery_error", "squared_distance",
-)  # fmt: skip
+_OPTIMALITY = ("gap", "prox_gradient", "suboptimality", "recovery_error", "squared_distance")
 
 
 @dataclass(frozen=True)

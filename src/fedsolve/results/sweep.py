@@ -215,21 +215,14 @@ class SweepRecord:
 
     def matrix(self, x: str, y: str) -> np.ndarray:
         """Scores over two axes, the best over all others, shape (values of y, values of x)."""
-        names = list(self.grid)
-        for name in (x, y):
-            check_known("axis of the sweep", name, names)
+        scores, names = self._best_at(x, y), list(self.grid)
         if self.drawn:
             raise InvalidInput("a random search has no scores by row and column: take a sweep of a grid")
-        others = tuple(i for i, name in enumerate(names) if name not in (x, y))
-        scores = self._best_over(others)
         return scores if names.index(y) < names.index(x) else scores.T
 
     def best_over_grid(self, axis: str) -> np.ndarray:
         """The best score over all other axes at each value of one, shape (values,)."""
-        names = list(self.grid)
-        check_known("axis of the sweep", axis, names)
-        others = tuple(i for i, name in enumerate(names) if name != axis)
-        return self._best_over(() if self.drawn else others)
+        return self._best_at(axis)
 
     def curve(self, setting: int, metric: str) -> np.ndarray:
         """A metric of one setting by seed and evaluation, shape (seeds, evaluations)."""
@@ -243,9 +236,13 @@ class SweepRecord:
         diverged, stopped = self.diverged[chosen], self.stops[chosen]
         return replace(self, grid=dict(grid), metrics=metrics, diverged=diverged, stopped=stopped)
 
-    def _best_over(self, axes: tuple[int, ...]) -> np.ndarray:
+    def _best_at(self, *kept: str) -> np.ndarray:
+        # over all axes but those that are kept
+        for name in kept:
+            check_known("axis of the sweep", name, list(self.grid))
+        others = () if self.drawn else tuple(i for i, name in enumerate(self.grid) if name not in kept)
         scores = self.score.reshape(self.shape)
-        return (scores.max if self.selection.most else scores.min)(axis=axes)
+        return (scores.max if self.selection.most else scores.min)(axis=others)
 
     def _all_diverged(self) -> str:
         def smallest(values: tuple[Any, ...]) -> str:

@@ -275,7 +275,7 @@ class Context:
         `version` made is computed anew, and still read for verdicts.
         """
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
-        file = _file_name(name, text)
+        file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         stored = read_part(self.folder, file)
         if stored is not None and (str(stored.pop(_VERSION, "")) == version or self.stored_only):
             self.say(f"{name} (kept)", 1, 1)
@@ -305,7 +305,3 @@ def noted(compute: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarr
     begun, arrays = time.process_time(), compute()
     took, made = np.asarray(time.process_time() - begun), np.array(provenance())
     return {_SECONDS: took, _MADE_WITH: made, **arrays}
-
-
-def _file_name(name: str, settings: str) -> str:
-    return f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.npz"

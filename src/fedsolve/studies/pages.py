@@ -92,17 +92,14 @@ def headline(ours: str) -> str:
     scale = ours.partition(":")[0]
     if scale.startswith("log10") and not shown.startswith("log10"):
         shown = f"{shown} in {scale}"
-    cut = _cut(shown, from_left=least is not None)
+    cut = shown
+    if len(shown) > _LONGEST:  # at a space: what stands at the interval is kept
+        cut = (
+            f"… {shown[-_LONGEST:].partition(' ')[2]}"
+            if least
+            else f"{shown[:_LONGEST].rpartition(' ')[0]} …"
+        )
     return cut + ")" * (cut.count("(") > cut.count(")"))
-
-
-def _cut(shown: str, from_left: bool) -> str:
-    # a text of at most `_LONGEST` characters, at a space: what stands at the interval is kept
-    if len(shown) <= _LONGEST:
-        return shown
-    if from_left:
-        return f"… {shown[-_LONGEST:].partition(' ')[2]}"
-    return f"{shown[:_LONGEST].rpartition(' ')[0]} …"
 
 
 def quotation(claim: Claim, citation: str) -> str:
@@ -189,6 +186,9 @@ def write_results(
         named = title(experiment.citation)  # "" of a key that is none of ours
         paper = short(experiment.citation) + (f", “{named}”" if named else "")
     first = f"{QUICK}: no claim has a verdict." if quick else outcome_sentence(outcome.claims, without_paper)
+    heading, nothing = "Where this departs from the paper", "<p>Nowhere that we know of.</p>"
+    if without_paper:  # its deviations, if it names any
+        heading, nothing = "Deviations", ""
     settings = {str(key): dumps(value).strip('"') for key, value in outcome.settings.items()}
     parts = {
         "title": text(experiment.title),
@@ -202,7 +202,7 @@ def write_results(
         "pictures": "\n".join(pictures[1:]),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "theory": details("Theory", paragraphs(experiment.theory)),
-        "deviations": _deviations(outcome.deviations, without_paper),
+        "deviations": details(heading, note_list(outcome.deviations) or nothing),
         "settings": details(
             "Settings", paragraphs(f"Run it again: {command(name)}") + definitions(settings, "facts")
         ),
@@ -220,15 +220,6 @@ def is_without_paper(name: str, experiment: Experiment) -> bool:
 def claim_facts(claims: Sequence[Claim], without_paper: bool) -> list[dict[str, Any]]:
     # claims as plain data; `theirs` is empty where there is no paper
     return [vars(c) | ({"theirs": ""} if without_paper and c.own else {}) for c in claims]
-
-
-def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
-    # where it departs from the paper; of a study without one its deviations, if it names any
-    if without_paper:
-        return details("Deviations", note_list(deviations))
-    return details(
-        "Where this departs from the paper", note_list(deviations) or "<p>Nowhere that we know of.</p>"
-    )
 
 
 def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str], citation: str) -> str:

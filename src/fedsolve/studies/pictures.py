@@ -12,7 +12,6 @@ import numpy as np
 from fedsolve.report.plots import log_scale, new_figure, save, tidy
 from fedsolve.report.style import DASHES, LIGHT, Colours, draw_map, frame, wrapped
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.sweep import SweepRecord
 from fedsolve.studies.cells import Cells, SettingKind, ends
 from fedsolve.studies.experiment import fixed, within
 from fedsolve.studies.rules.ranks import Ranked, Ranks, expected
@@ -141,23 +140,16 @@ def panels(
 
 def below(figure: Figure, handles: Mapping[str, Any], width: float, most: int = 6) -> None:
     """A legend under a figure so many inches wide, in at most so many columns."""
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", frameon=False, fontsize=9,
-        ncols=min(most, _fitting(list(handles), width)), handlelength=3.5,
-    )  # fmt: skip
-
-
-def _fitting(labels: Sequence[str], width: float) -> int:
-    # how many columns of a legend with 9 points fit on a width in inches; matplotlib cuts what does not
     from matplotlib.textpath import TextPath
 
-    text = [TextPath((0, 0), label, size=9).get_extents().width / 72 for label in labels]
-
-    def needed(count: int) -> float:
-        # each with its line and margins
-        return sum(0.9 + max(column) for column in np.array_split(text, count))
-
-    return max((n for n in range(1, len(labels) + 1) if needed(n) <= width), default=1)
+    text = [TextPath((0, 0), label, size=9).get_extents().width / 72 for label in handles]
+    # of columns, each with its line and margins: matplotlib cuts what does not fit
+    widths = {n: sum(0.9 + max(of) for of in np.array_split(text, n)) for n in range(1, len(text) + 1)}
+    fitting = max((n for n, needed in widths.items() if needed <= width), default=1)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", frameon=False, fontsize=9,
+        ncols=min(most, fitting), handlelength=3.5,
+    )  # fmt: skip
 
 
 def draw(axis: Axes, panel: Panel, labels: Sequence[str], width: float) -> None:
@@ -242,14 +234,19 @@ class Maps:
             places.flat[0].text(0, 0.5, "nothing was tuned", fontsize=9)
             return self.caption, figure
         (y_axis, y), (x_axis, x) = shared = _shared([grid.grid for grid in grids.values()])
-        shown = [_ends(within(grid, dict(shared)), self.metric, problem.last) for grid in grids.values()]
+        parts, scale = [within(grid, dict(shared)) for grid in grids.values()], describe(self.metric).scale
+        means = [ends(part, self.metric, problem.last).mean(axis=1) for part in parts]  # over the seeds
+        shown = [scale * mean.reshape(part.shape) for mean, part in zip(means, parts, strict=True)]
         alive = np.any([np.isfinite(end).any(axis=1) for end in shown], axis=0)
         ticks = [f"{v:.3g}" for v in x], [f"{v:.3g}" for v in np.array(y)[alive]]
-        colours = self._colours(np.stack(shown))
+        values = np.stack(shown)[np.isfinite(shown)]
+        low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
+        best, worst = (high, low) if describe(self.metric).higher_is_better else (low, high)
+        best, worst = best if self.best is None else self.best, worst if self.worst is None else self.worst
         images, outside = [], []
         for axis, (method, grid), end in zip(places.flat, grids.items(), shown, strict=False):
             look: dict[str, Any] = {"write": lambda v: f"{v:.2f}", "lost": "–"}
-            images.append(draw_map(axis, end[alive], *ticks, colours, **look))
+            images.append(draw_map(axis, end[alive], *ticks, Colours(best, worst), **look))
             axis.set_title(method, fontsize=9.5, loc="left")
             axis.tick_params(labelsize=8)
             chosen = grid.best_settings if np.isfinite(grid.score).any() else {}
@@ -270,12 +267,6 @@ class Maps:
         mean = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Mean over seeds {', '.join(map(str, seeds))}"
         return f"{self.caption} {mean}; the chosen setting is framed.{left_out}", figure
 
-    def _colours(self, shown: np.ndarray) -> Colours:
-        values = shown[np.isfinite(shown)]
-        low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
-        best, worst = (high, low) if describe(self.metric).higher_is_better else (low, high)
-        return Colours(best if self.best is None else self.best, worst if self.worst is None else self.worst)
-
 
 def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, tuple[Any, ...]]]:
     # both axes with the values that every grid has
@@ -283,11 +274,6 @@ def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, t
         (axis, tuple(v for v in values if all(v in grid[axis] for grid in grids)))
         for axis, values in grids[0].items()
     ]
-
-
-def _ends(grid: SweepRecord, metric: str, last: int) -> np.ndarray:
-    # the mean over seeds and the last rounds, of the grid's shape; NaN where a setting diverged
-    return describe(metric).scale * ends(grid, metric, last).mean(axis=1).reshape(grid.shape)
 
 
 # Curves by round, by what was sent or by time, and ends along problems: a line a method, the range of seeds shaded.

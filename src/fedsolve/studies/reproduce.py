@@ -144,14 +144,6 @@ class Reproduced:
     seconds: float
 
 
-def _check_folder(folder: Path) -> None:
-    # raise `InvalidInput` if a folder cannot be written, without making it
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        why = "Permission denied" if there.is_dir() else f"{there} is a file"
-        raise InvalidInput(f"cannot write to {folder}: {why}; choose another folder")
-
-
 def _check_full(name: str, experiment: Experiment, full: bool) -> None:
     if full and not experiment.full:
         raise InvalidInput(f"{name} has one size: leave out full")
@@ -213,7 +205,10 @@ def reproduce(
     if experiment.needs_data and not quick:
         sources.data_dir(data_dir)
     folder = Path(folder)
-    _check_folder(folder)
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "Permission denied" if there.is_dir() else f"{there} is a file"
+        raise InvalidInput(f"cannot write to {folder}: {why}; choose another folder")
     begun = time.process_time()
     data = None if data_dir is None else Path(data_dir)
     lock = Lock()

@@ -169,7 +169,10 @@ def solve(study: Study, context: Context) -> Cells:
     order, threads = list(left), context.units.threads if context.units else 1
 
     def cell(key: tuple[str, str]) -> Cell:
-        return left[key].cell(_grid_elsewhere(cells, left[key].problem, key[1]))
+        of, label = left[key].problem.grid_of, key[1]
+        if of and (of, label) not in cells:
+            raise unknown(f"earlier problem with {label}", of, [p for p, m in cells if m == label])
+        return left[key].cell(cells[of, label].grid if of else None)
 
     while left:  # on workers all at once that wait for no other's grid
         ready = [key for key in left if not (of := left[key].problem.grid_of) or (of, key[1]) in cells]
@@ -189,17 +192,6 @@ class _Tasks(dict[tuple[int, ...], Task]):
     def __missing__(self, seed: tuple[int, ...]) -> Task:
         self[seed] = self._make(*seed)
         return self[seed]
-
-
-def _grid_elsewhere(
-    cells: Mapping[tuple[str, str], Cell], problem: Problem, label: str
-) -> SweepRecord | None:
-    # the grid that an earlier problem ran for this one too, None if that runs its own
-    if not problem.grid_of:
-        return None
-    if (problem.grid_of, label) not in cells:
-        raise unknown(f"earlier problem with {label}", problem.grid_of, [p for p, m in cells if m == label])
-    return cells[problem.grid_of, label].grid
 
 
 @dataclass(frozen=True)
@@ -267,7 +259,8 @@ class _Run:
         options: Mapping[str, Any],
         data: tuple[int, ...],
     ) -> SweepRecord:
-        part = _file_name(f"{self.name} {self.label} {what}")
+        name = f"{self.name} {self.label} {what}"
+        part = "".join(c if c.isalnum() or c in "+.-" else "-" for c in name)
         one = "validation" in self.problem.tuning and "validation" not in options  # one setting, all examples
         select = Selection.parse("train_loss" if one else self.problem.select)
         known = {
@@ -318,7 +311,3 @@ def _is_better(one: SweepRecord, other: SweepRecord) -> bool:
     # whether a run of one setting is better than another by their selection, on average over the seeds
     first, second = (float(run.score[0]) for run in (one, other))
     return first > second if one.selection.most else first < second
-
-
-def _file_name(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "+.-" else "-" for c in text)

@@ -250,13 +250,10 @@ def _work(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_options(found: KnownSetting, options: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    there, here = (_written(found.task, given) for given in (found.task_options, options))
+    # all options of the task in words, alike however they were given
+    defaults, both = _defaults(found.task), (found.task_options, options)
+    there, here = ({name: _in_words(given.get(name, x)) for name, x in defaults.items()} for given in both)
     return {key: (there[key], here[key]) for key in there if there[key] != here[key]}
-
-
-def _written(task: str, options: Mapping[str, Any]) -> dict[str, str]:
-    # all options of a task in words, alike however they were given
-    return {name: _in_words(options.get(name, default)) for name, default in _defaults(task).items()}
 
 
 @cache

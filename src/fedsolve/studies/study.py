@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
@@ -117,7 +117,11 @@ class Study:
         """Two rounds of a few methods, each at one setting, on a tiny problem: to see that it works."""
         first = next(iter(self.problems))
         few = list(self.methods_of(first).items())[:QUICK_METHODS]
-        tried = {name: replace(m, published=_one_setting(m), grid={}, options=_short(m)) for name, m in few}
+        tried = {}
+        for name, m in few:
+            one = m.published or {axis: values[0] for axis, values in m.grid.items()}
+            short = {k: v for k, v in m.options.items() if k not in ("rounds", "eval_every")}
+            tried[name] = replace(m, published=one, grid={}, options=short)
         tiny = self.quick or self.problems[first]
         options = {**tiny.options, "rounds": QUICK_ROUNDS, "eval_every": 1}
         select = "train_loss" if tiny.tuning else tiny.select  # one setting each: nothing is selected
@@ -126,12 +130,3 @@ class Study:
             self, problems={"quick": quick}, full={}, methods=tried, seeds=QUICK_SEEDS, statements=(),
             needs_data=False,
         )  # fmt: skip
-
-
-def _short(method: Method) -> Mapping[str, Any]:
-    # a method's own options, without how long it runs
-    return {k: v for k, v in method.options.items() if k not in ("rounds", "eval_every")}
-
-
-def _one_setting(method: Method) -> Mapping[str, Any]:
-    return method.published or {axis: values[0] for axis, values in method.grid.items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,6 +33,14 @@ def pick(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
             f"{kind} = {value!r} must be one of {', '.join(known)} or an object with init and call"
         )
     return value
+
+
+def package_folder(name: str, missing: str) -> Path:
+    # of an installed package, which is not imported
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise InvalidInput(missing)
+    return Path(spec.origin).parent
 
 
 def deal_rows(

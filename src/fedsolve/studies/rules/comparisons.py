@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -44,9 +44,8 @@ class Difference:
         """With the chance of the test examples, which is independent of that of the seeds, in its interval."""
         if not self.chance:
             return self
-        below, above = (
-            float(np.hypot(end, self.chance)) for end in (self.mean - self.low, self.high - self.mean)
-        )
+        ends = self.mean - self.low, self.high - self.mean
+        below, above = (float(np.hypot(end, self.chance)) for end in ends)
         return replace(self, low=self.mean - below, high=self.mean + above, chance=0.0)
 
     @property
@@ -57,12 +56,9 @@ class Difference:
         beside = (
             f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
         )
-        without = f" without {_seeds(self.collapsed)} that collapsed" if self.collapsed else ""
+        seeds = f"{self.collapsed} seed{'s' if self.collapsed > 1 else ''}"
+        without = f" without {seeds} that collapsed" if self.collapsed else ""
         return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{without}{beside}"
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def difference(
@@ -102,10 +98,8 @@ def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -
     verdict, which = beyond([(name, Interval(d.mean, d.low, d.high)) for name, d in learnt], 0.0)
     if not void:
         return verdict, which
-    return (
-        "partly" if verdict == "reproduced" else verdict,
-        f"{which}; neither has learnt in {', '.join(void)}",
-    )
+    why = f"{which}; neither has learnt in {', '.join(void)}"
+    return "partly" if verdict == "reproduced" else verdict, why
 
 
 def may_change(differences: Iterable[Difference]) -> tuple[str, ...]:
@@ -153,17 +147,13 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: SettingKind) -> 
     if KNOWN in run.notes:
         return True
     metrics = [TRAINING_LOSS, *([asked.metric] if asked.metric.startswith("test_") else [])]
-    gains = [_gain(cells, problem, method, which, metric) for metric in metrics if metric in run.metrics]
+    gains = []  # by how much each seed's metric is better at the end than before the first round
+    for metric in filter(run.metrics.__contains__, metrics):
+        start = cells.curve(problem, method, which, metric)[1][:, 0]
+        gains.append(_better_by(metric, cells.final(problem, method, which, metric), start))
     if asked.chance and asked.metric in metrics:
         gains.append(_better_by(asked.metric, cells.final(problem, method, which), asked.chance))
     return all(_is_positive(cells, problem, gain) for gain in gains)
-
-
-def _gain(cells: Cells, problem: str, method: str, which: SettingKind, metric: str) -> np.ndarray:
-    # by how much each seed's metric is better at the end than before the first round
-    end = cells.final(problem, method, which, metric)
-    start = cells.curve(problem, method, which, metric)[1][:, 0]
-    return _better_by(metric, end, start)
 
 
 def _better_by(metric: str, ours: np.ndarray, other: np.ndarray | float) -> np.ndarray:
@@ -220,20 +210,16 @@ def each_better(
 
 def close(problem: str, a: str, b: str, margin: float, which: SettingKind = "tuned") -> Rule:
     """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
-
-    def graded(one: Difference, margin: float) -> Verdict:
-        return alike(one.low, one.high, margin)
-
-    return _by_margin(problem, (a, b), margin, which, graded, "within {} of one another", (a, b))
+    words = "within {} of one another"
+    return _by_margin(problem, (a, b), margin, which, lambda d, m: alike(d.low, d.high, m), words, (a, b))
 
 
 def at_least_as_good(problem: str, a: str, b: str, margin: float, which: SettingKind = "tuned") -> Rule:
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
-
-    def graded(one: Difference, margin: float) -> Verdict:
-        return decided(Interval(one.mean, one.low, one.high), -margin)
-
-    return _by_margin(problem, (a, b), margin, which, graded, "better, or worse by less than {}", (b,))
+    words = "better, or worse by less than {}"
+    return _by_margin(
+        problem, (a, b), margin, which, lambda d, m: decided(Interval(d.mean, d.low, d.high), -m), words, (b,)
+    )
 
 
 @rule
@@ -259,14 +245,14 @@ def _by_margin(
     if len(void) == 2 or (void and given[margin] == "reproduced"):
         weak = provisional(cells, problem, which, void)
         return Decision(ours, "not learnt", no_better(cells, problem, void), weak)
-    unit = _unit(cells, problem)
+    metric = describe(cells.problem(problem).metric)
+    unit = "points" if metric.unit == "%" else metric.unit or "in value"
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
     could = {"reproduced": at_risk, "not reproduced": may_change([one])}.get(given[margin], pair)
     weak = provisional(cells, problem, which, could, one.collapsed)
-    return Decision(
-        ours, given[margin], also(reason, with_chance(given[margin], graded(one.wide, margin))), weak
-    )
+    reason = also(reason, with_chance(given[margin], graded(one.wide, margin)))
+    return Decision(ours, given[margin], reason, weak)
 
 
 @rule
@@ -383,11 +369,6 @@ def _mean_and_spread(values: np.ndarray, unit: str) -> str:
     return f"{values.mean():.4g}{spread}{' ' + unit if unit == '%' else ''}"
 
 
-def _unit(cells: Cells, problem: str) -> str:
-    metric = describe(cells.problem(problem).metric)
-    return "points" if metric.unit == "%" else metric.unit or "in value"
-
-
 @rule
 def better_in_each(
     cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], which: SettingKind = "tuned"
@@ -404,6 +385,7 @@ def better_in_each(
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
     differences = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in by_other.items())
+    weak = {p: provisional(cells, p, which, may_change(by[p] for by in by_other.values())) for p in problems}
     return Decision(
         f"least and greatest of {len(problems)} problems: {ends}. {differences}",
         verdict,
@@ -413,14 +395,8 @@ def better_in_each(
             *(f"{p}: {no_better(cells, p, names)}" for p, names in void.items() if names),
             with_chance(verdict, grade([d.wide for d in decided])[0] if decided else verdict),
         ),
-        also(*(f"{p}: {w}" for p in problems if (w := _edges(cells, p, which, by_other)))),
+        also(*(f"{p}: {words}" for p, words in weak.items() if words)),
     )
-
-
-def _edges(
-    cells: Cells, problem: str, which: SettingKind, by_other: Mapping[str, Mapping[str, Difference]]
-) -> str:
-    return provisional(cells, problem, which, may_change(by[problem] for by in by_other.values()))
 
 
 def _range(cells: Cells, problems: Sequence[str], method: str, which: SettingKind) -> str:

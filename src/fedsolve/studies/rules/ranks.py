@@ -146,7 +146,9 @@ def wins_more(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> De
     ranks = ranked(cells)
     own = ranks.row(a)
     counts = [(int((own < theirs).sum()), int((own > theirs).sum())) for theirs in map(ranks.row, others)]
-    adjusted = holm([_sign_test(*count) for count in counts], cells.sharing)
+    # two-sided; nothing is known where all are equal
+    tests = [float(binomtest(won, won + lost).pvalue) if won + lost else 1.0 for won, lost in counts]
+    adjusted = holm(tests, cells.sharing)
     verdicts: list[Verdict] = [_of_signs(p, *n) for p, n in zip(adjusted, counts, strict=True)]
     held = [b for b, one in zip(others, verdicts, strict=True) if one == "reproduced"]
     verdict = mixed(verdicts)
@@ -157,10 +159,6 @@ def wins_more(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> De
     reason = f"sign tests over {len(own)} problems" + (", with Holm's correction" if len(others) > 1 else "")
     reason += f": it holds against {', '.join(held)}" if verdict == "partly" else ""
     return Decision(f"{a} better to worse than {words}; mean rank {places}", verdict, reason)
-
-
-def _sign_test(won: int, lost: int) -> float:
-    return float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
 def _of_signs(p: float, won: int, lost: int) -> Verdict:

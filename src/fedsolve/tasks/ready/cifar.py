@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,10 @@ def cifar10(
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """
-    split = _Split(num_clients, partition, seed, examples_per_client)
+    rule, most = as_partition(partition), _most(examples_per_client)
     chosen = _model(model, 10, augment)
-    data, test = split.deal(read_checked(data_dir, FILE, SHA256, _FIELDS), None)
+    z = read_checked(data_dir, FILE, SHA256, _FIELDS)
+    data, test = _deal(z, rule, num_clients, seed, most)
     task = classification("cifar10-subset", chosen, 10, data, test, "krizhevsky2009cifar")
     return replace(task, batch_size=20, eval_examples=5_000)
 
@@ -117,10 +118,10 @@ def cifar100(
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """
-    split = _Split(num_clients, partition, seed, examples_per_client)
+    rule, most = as_partition(partition), _most(examples_per_client)
     chosen = _model(model, 100, augment)
     z = read_checked(data_dir, FILE_100, SHA256_100, [*_FIELDS, "coarse_of"])
-    data, test = split.deal(z, z["coarse_of"][z["y_train"]])
+    data, test = _deal(z, rule, num_clients, seed, most, z["coarse_of"][z["y_train"]])
     task = classification("cifar100-subset", chosen, 100, data, test, "krizhevsky2009cifar")
     metrics = {**task.metrics, "top5_accuracy": TopK(chosen, 5)}
     return replace(task, metrics=metrics, batch_size=20, eval_examples=5_000)
@@ -135,32 +136,21 @@ def _model(model: Any, classes: int, augment: bool) -> Any:
     return Augmented(chosen) if augment else chosen
 
 
-@dataclass(frozen=True)
-class _Split:
-    """How images are dealt to clients."""
+def _most(examples: int | None) -> int | None:
+    return None if examples is None else check_integer("examples_per_client", examples, 1)
 
-    num_clients: int
-    partition: Partition | Choice
-    seed: int
-    most: int | None
 
-    def __post_init__(self) -> None:
-        as_partition(self.partition)  # refused before a file is read
-        if self.most is not None:
-            check_integer("examples_per_client", self.most, 1)
-
-    def deal(self, z: dict[str, np.ndarray], coarse: np.ndarray | None) -> tuple[FederatedData, Examples]:
-        # coarse: superclasses of the training images
-        rule, y = as_partition(self.partition), z["y_train"]
-        if isinstance(rule, Pachinko):
-            parts = rule(y, self.num_clients, self.seed, coarse=coarse)
-        else:
-            parts = rule(y, self.num_clients, self.seed)
-        if self.most is not None:
-            rng = np.random.default_rng((self.seed, 1))  # not the stream that the partition drew from
-            parts = [np.sort(rng.permutation(part)[: self.most]) for part in parts]
-        data = deal_rows(parts, lambda rows: _examples(z["d_train"][rows], y[rows]))
-        return data, _examples(z["d_test"], z["y_test"])
+def _deal(
+    z: dict[str, np.ndarray], rule: Partition, clients: int, seed: int, most: int | None, coarse: Any = None
+) -> tuple[FederatedData, Examples]:
+    # coarse: superclasses of the training images
+    y, above = z["y_train"], {"coarse": coarse} if isinstance(rule, Pachinko) else {}
+    parts = rule(y, clients, seed, **above)
+    if most is not None:
+        rng = np.random.default_rng((seed, 1))  # not the stream that the partition drew from
+        parts = [np.sort(rng.permutation(part)[:most]) for part in parts]
+    data = deal_rows(parts, lambda rows: _examples(z["d_train"][rows], y[rows]))
+    return data, _examples(z["d_test"], z["y_test"])
 
 
 def decode(differences: np.ndarray) -> np.ndarray:
@@ -219,22 +209,15 @@ def _drawn(
     arrays, all_ = {}, {}
     for (split, names), count in zip(parts.items(), each, strict=True):
         for name in names:
-            size = len(contents[name])
-            refuse(
-                size != sizes[name] * record,
-                folder / name,
-                f"it has {size} bytes, not {sizes[name]} x {record}",
-            )
+            size, wanted = len(contents[name]), f"{sizes[name]} x {record}"
+            refuse(size != sizes[name] * record, folder / name, f"it has {size} bytes, not {wanted}")
         records = np.concatenate(
             [np.frombuffer(contents[name], np.uint8).reshape(-1, record) for name in names]
         )
         y, x = records[:, labels - 1], records[:, labels:].reshape(-1, 3, 32, 32)
         counts = np.bincount(y, minlength=classes)
-        refuse(
-            len(counts) > classes or len(set(counts)) > 1,
-            folder / names[0],
-            f"its labels are {counts.tolist()}",
-        )
+        wrong = len(counts) > classes or len(set(counts)) > 1
+        refuse(wrong, folder / names[0], f"its labels are {counts.tolist()}")
         rows = np.concatenate(
             [rng.permutation(np.flatnonzero(y == label))[:count] for label in range(classes)]
         )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_integer
+from fedsolve.core.errors import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Dirichlet, Partition, as_partition
 from fedsolve.tasks.models.models import MLP, Softmax
-from fedsolve.tasks.shared import Choice, classification, pick
+from fedsolve.tasks.shared import Choice, classification, package_folder, pick
 from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"mlp": MLP((64, 64, 10)), "softmax": Softmax(64, 10)}
@@ -54,12 +52,8 @@ def digits(
 
 def _load() -> tuple[np.ndarray, np.ndarray]:
     # read without importing scikit-learn, which takes two seconds
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise InvalidInput(
-            "the task digits needs scikit-learn: install it, or fedsolve with the extra 'digits'"
-        )
-    table = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    missing = "the task digits needs scikit-learn: install it, or fedsolve with the extra 'digits'"
+    table = package_folder("sklearn", missing) / "datasets" / "data" / "digits.csv.gz"
     if table.exists():
         rows = np.loadtxt(table, delimiter=",", dtype=np.float32)
         return rows[:, :-1] / np.float32(16), rows[:, -1].astype(np.int32)

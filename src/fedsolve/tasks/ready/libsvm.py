@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import math
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -107,11 +105,7 @@ def _read(folder: Path, name: str, features: int) -> Examples:
     zipped, plain = folder / f"{name}.gz", folder / name
     path = plain if plain.is_file() and not zipped.is_file() else zipped
     text = sources.read_bytes(path)
-    if path == zipped:
-        try:
-            text = gzip.decompress(text)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InvalidInput(f"{path} is damaged gzip ({error}): fetch the file again") from None
+    text = sources.unzipped(path, text) if path == zipped else text
     x, labels = parse(text, features, str(path))
     actual = hashlib.sha256(text).hexdigest()
     if actual != SHA256[name]:

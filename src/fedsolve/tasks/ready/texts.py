@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import re
 import zlib
 from collections import Counter
@@ -25,7 +24,7 @@ from fedsolve.data.sources import read_bytes
 from fedsolve.folders.untrusted import MALFORMED, loads, open_regular
 from fedsolve.tasks.losses.losses import Model, Pooled
 from fedsolve.tasks.models.recurrent import GRU, LSTM
-from fedsolve.tasks.shared import PADDING, next_token, pick, sample_examples, windows
+from fedsolve.tasks.shared import PADDING, next_token, package_folder, pick, sample_examples, windows
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "shakespeare_roles.jsonl.gz"
@@ -153,6 +152,9 @@ def _roles(path: Path, sha256: str) -> list[tuple[str, list[str]]]:
 
 
 PACKAGE = "chitchat_dataset"
+_MISSING = (
+    "the task next-word needs the Python package chitchat-dataset: install it (pip install chitchat-dataset)"
+)
 _MARKS = frozenset(".,!?")
 _WORD = re.compile(r"[a-z0-9']+|[.,!?]")
 
@@ -235,7 +237,7 @@ def next_word(
     chosen = pick("model", model, models)
     senders = {
         name: words
-        for name, words in _senders(_path()).items()
+        for name, words in _senders(package_folder(PACKAGE, _MISSING) / "dataset.json").items()
         if len(words) > 1 and sum(w not in _MARKS for message in words for w in message) >= min_words
     }
     if not senders:
@@ -256,15 +258,6 @@ def next_word(
         "next-word-chitchat", chosen, vocabulary + 4, data, test, "myers2020conversational", accuracy
     )
     return replace(task, batch_size=16, eval_examples=2_000)
-
-
-def _path() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise InvalidInput(
-            "the task next-word needs the Python package chitchat-dataset: install it (pip install chitchat-dataset)"
-        )
-    return Path(spec.origin).parent / "dataset.json"
 
 
 def _senders(path: Path) -> dict[str, list[list[str]]]:

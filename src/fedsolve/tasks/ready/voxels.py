@@ -50,7 +50,9 @@ def voxels(
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """
-    pair = _pair(classes)
+    pair = () if isinstance(classes, str) else tuple(classes)
+    if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(name, str) for name in pair):
+        raise InvalidInput(f"classes = {classes!r} must be two different names, such as ['face', 'house']")
     check_integer("test_runs", test_runs, 1)
     z = read_checked(data_dir, FILE, SHA256, ["bold", "label", "run", "classes"])
     names = [str(name) for name in z["classes"]]
@@ -86,13 +88,6 @@ def voxels(
     )
 
 
-def _pair(classes: Sequence[str]) -> tuple[str, str]:
-    pair = () if isinstance(classes, str) else tuple(classes)
-    if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(name, str) for name in pair):
-        raise InvalidInput(f"classes = {classes!r} must be two different names, such as ['face', 'house']")
-    return pair
-
-
 def standardise_runs(signal: np.ndarray, run: np.ndarray) -> np.ndarray:
     # signal (volumes, voxels), volumes of a run in the order of time; run (volumes,). Each voxel loses the
     # least-squares line over each run and gets deviation 1 there; one without variation is zero
@@ -125,9 +120,8 @@ def convert(folder: Path, to: Path) -> list[Path]:
     )
     refuse(bool((bold != bold.astype(np.int16)).any()), bold_path, "its values are not 16-bit integers")
     path = find(folder, ["attributes_literal.txt"])
-    lines = [
-        line.split() for line in unzipped(path, _MOST).decode("ascii", "replace").splitlines() if line.strip()
-    ]
+    text = unzipped(path, _MOST).decode("ascii", "replace")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
     refuse(len(lines) != bold.shape[2], path, f"it has {len(lines)} lines for {bold.shape[2]} volumes")
     for number, words in enumerate(lines, 1):
         good = len(words) == 2 and words[0] in CLASSES and words[1].isdigit() and int(words[1]) < 256
@@ -151,19 +145,15 @@ def read_nifti(path: Path) -> np.ndarray:
     refuse(not known or len(content) < 352, path, "it has no NIfTI header")
     dims = np.frombuffer(content, f"{order}i2", 8, 40)
     rank, kind = int(dims[0]), int(np.frombuffer(content, f"{order}i2", 1, 70)[0])
-    refuse(
-        not 1 <= rank <= 7 or bool((dims[1 : rank + 1] < 1).any()),
-        path,
-        f"its dimensions are {dims.tolist()}",
-    )
+    wrong = not 1 <= rank <= 7 or bool((dims[1 : rank + 1] < 1).any())
+    refuse(wrong, path, f"its dimensions are {dims.tolist()}")
     refuse(kind not in _TYPES, path, f"its values have the unknown type {kind}")
     dtype = np.dtype(f"{order}{_TYPES[kind]}")
     start = int(np.frombuffer(content, f"{order}f4", 1, 108)[0])
     shape = tuple(int(n) for n in dims[1 : rank + 1])
     expected = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    refuse(
-        start < 348 or len(content) < expected, path, f"it holds {len(content)} bytes, its header {expected}"
-    )
+    wrong = start < 348 or len(content) < expected
+    refuse(wrong, path, f"it holds {len(content)} bytes, its header {expected}")
     slope, inter = np.frombuffer(content, f"{order}f4", 2, 112)
     values = np.frombuffer(content, dtype, int(np.prod(shape)), start).reshape(shape, order="F")
     scaled = slope not in (0.0, 1.0) or inter != 0.0
