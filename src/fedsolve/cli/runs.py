@@ -40,7 +40,7 @@ from fedsolve.engine.compute.workers import open_units
 from fedsolve.engine.load import keep_start
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.running_page import final_history
-from fedsolve.engine.scheduler import RunPlan, scheduled_runs
+from fedsolve.engine.scheduler import scheduled_runs
 from fedsolve.engine.sweep import run_sweep
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import SWEEP
@@ -105,7 +105,13 @@ def _run_all(
     former = {label: _earlier_outcome(config, runs) for label, runs in folders.items()}
     # a comparison that goes on runs what has not ended; the others are read from their records
     left = [index for index, label in enumerate(folders) if former[label] is None]
-    methods = [_plan_method(prepared, index, places[config.method[index].shown], track) for index in left]
+    methods = []
+    for index in left:
+        method = config.method[index]
+        place = places[method.shown]
+        # its settings have the weighting of all
+        save_config(place, config.model_copy(update={"method": [method], "weighting": None}))
+        methods.append(runs_of(prepared, index, place, track))
     with (
         open_display(list(folders), prepared.rounds) as display,
         open_units(executor if left else None, folder) as units,
@@ -137,13 +143,6 @@ def _earlier_outcome(config: Config, places: Mapping[str, Path]) -> Outcome | No
         return None
     failures = {run: why for run, place in places.items() if (why := read_failure(place)) is not None}
     return Outcome(known, failures)
-
-
-def _plan_method(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> RunPlan:
-    config = prepared.config
-    # its settings have the weighting of all
-    save_config(place, config.model_copy(update={"method": [config.method[index]], "weighting": None}))
-    return runs_of(prepared, index, place, track)
 
 
 def _method_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,20 +204,17 @@ def _with_settings(methods: list[dict[str, Any]], assigned: Mapping[str, Any]) -
     known = {m.get("label") or m["name"]: arguments(m["name"]) for m in methods}
     result = {m.get("label") or m["name"]: {**m, "settings": dict(m.get("settings", {}))} for m in methods}
     for key, value in assigned.items():
-        takers, name = _methods_with(key, known)
+        label, dot, name = key.rpartition(".")
+        if dot and label not in known:
+            raise unknown("method of --set", label, known)
+        takers = [label] if dot else [shown for shown, keys in known.items() if name in keys]
+        if not takers or name not in known[takers[0]]:
+            raise unknown(
+                f"setting of {label or ', '.join(known)}", name, {k for v in known.values() for k in v}
+            )
         for taker in takers:
             result[taker]["settings"][name] = value
     return list(result.values())
-
-
-def _methods_with(key: str, known: Mapping[str, Collection[str]]) -> tuple[list[str], str]:
-    label, dot, name = key.rpartition(".")
-    if dot and label not in known:
-        raise unknown("method of --set", label, known)
-    takers = [label] if dot else [shown for shown, keys in known.items() if name in keys]
-    if not takers or name not in known[takers[0]]:
-        raise unknown(f"setting of {label or ', '.join(known)}", name, {k for v in known.values() for k in v})
-    return takers, name
 
 
 def _with_run(section: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -217,7 +217,10 @@ def _problem(config: StudyConfig) -> Problem:
     def task(data_dir: Path | None) -> Task:
         return build_task(config.task, **_task_options(config, data_dir))
 
-    options = {name: getattr(run_options(config.run), name) for name in _written_options(config)}
+    # rounds is always given: it has another default elsewhere
+    given = {"rounds", *config.run.model_fields_set}
+    written = {"sampling" if name == "participation" else name for name in given}
+    options = {name: getattr(run_options(config.run), name) for name in sorted(written)}
     return Problem(
         config.task,
         ", ".join(
@@ -230,12 +233,6 @@ def _problem(config: StudyConfig) -> Problem:
         last=config.study.last,
         select=config.study.select,
     )
-
-
-def _written_options(config: StudyConfig) -> list[str]:
-    # rounds is always given: it has another default elsewhere
-    given = {"rounds", *config.run.model_fields_set}
-    return sorted({"sampling" if name == "participation" else name for name in given})
 
 
 def _pictures(problem: Problem, methods: Mapping[str, Method]) -> dict[str, Curves | Maps]:

@@ -131,17 +131,13 @@ def package_name(folder: Path) -> str:
             f"characters, such as {better}"
         )
     package = name.replace("-", "_")
-    if keyword.iskeyword(package) or package in ("test", "tests", "problem") or _shadows(package):
+    module = importlib.util.find_spec(package)
+    shadows = module is not None and module.origin is not None  # a mere folder hides nothing
+    if keyword.iskeyword(package) or package in ("test", "tests", "problem") or shadows:
         raise InvalidInput(
             f"{name!r} cannot name an app: Python has a module or word {package} already, take my-{name}"
         )
     return package
-
-
-def _shadows(package: str) -> bool:
-    # Whether a package of this name would hide one that can be imported (a mere folder is none).
-    module = importlib.util.find_spec(package)
-    return module is not None and module.origin is not None
 
 
 def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, str]:
