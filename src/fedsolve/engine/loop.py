@@ -315,9 +315,9 @@ class SimulationLoop(RecordedRounds):
         else:
             self.prepared, metrics = first_evaluation(self.prepared, self.seen)
             self.recorder.evaluation(0, 0.0, broadcast_from_first(metrics))
-        ended = self._react()
         if trees.nbytes(self.prepared.params) > _LARGE:  # before rounds are compiled too
             return_memory()
+        ended = self._react()
         self._watch = Stopwatch(self.recorder.seconds, self._clock)
         tell_compiling(self._progress, self.label)
         return ended
