@@ -197,15 +197,7 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
         )
     history = read_history(path) if path.is_dir() else None
     rounds = 0 if history is None else int(history.evaluations["round"][-1])
-    params, buffers, _ = saved_model(path, deployment.params, deployment.settings.buffers or {})
-    settings = deployment.settings
-    population, method = settings.population, FedAvg(1.0, weighting="uniform")
-    federation = Federation(population, Uniform(population), settings.seed, _new_experiment())
-    if deployment.algorithm.traits.secure_sums:
-        return SecureCoordinator(
-            Secure(method, bound=1.0, max_clients=population), params, federation
-        ), rounds
-    return Coordinator(method, params, federation, buffers=buffers), rounds
+    return _coordinator_of_file(deployment, path), rounds
 
 
 def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None:
@@ -241,6 +233,16 @@ def _coordinator_of_run(
             )
         coordinator.experiment = _new_experiment()
     return coordinator, coordinator.state.round
+
+
+def _coordinator_of_file(deployment: Deployment, path: Path) -> Coordinator:
+    params, buffers, _ = saved_model(path, deployment.params, deployment.settings.buffers or {})
+    settings = deployment.settings
+    population, method = settings.population, FedAvg(1.0, weighting="uniform")
+    federation = Federation(population, Uniform(population), settings.seed, _new_experiment())
+    if deployment.algorithm.traits.secure_sums:
+        return SecureCoordinator(Secure(method, bound=1.0, max_clients=population), params, federation)
+    return Coordinator(method, params, federation, buffers=buffers)
 
 
 def _new_experiment() -> str:

@@ -299,8 +299,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
                 f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
                 f"{replies.bytes_down:,} down, {human_time(time.perf_counter() - begun)}"
             )
-            refused, names = dict(replies.rejected), self._registry.names
-            found = EvaluationResult(done, steps, self._metrics, replies.accepted, refused, names)
+            found = self._result_of(done, steps, replies)
             self._save(found)
             return found
 
@@ -317,6 +316,10 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
             for client, node in self._registry.poll().items()
             if not self.backoff.is_backing_off(client, node, self._times)
         }
+
+    def _result_of(self, done: int, steps: int, replies: Replies[Metrics]) -> EvaluationResult:
+        refused = dict(replies.rejected)
+        return EvaluationResult(done, steps, self._metrics, replies.accepted, refused, self._registry.names)
 
 
 class Evaluation:
