@@ -254,7 +254,7 @@ def test_gradients_of_what_two_checkpoints_share():
 
 
 def test_frozen_parameters_are_no_constants_of_the_program(monkeypatch):
-    """As such a base of 28 million parameters was in memory eight times while the program was compiled."""
+    """As such a base of 28 million parameters took 0.9 GB while the program was compiled."""
     sizes, compared = [], agreement._all_of
 
     def recorded(*given):

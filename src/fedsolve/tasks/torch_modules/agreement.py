@@ -314,7 +314,7 @@ def of_translated(
             fixed_draws(),
         ):
             # the program itself widens the weights of a large module, and rounds gradients as PyTorch's are held;
-            # they are in the memory of what is given
+            # arrays are read where they are, without a copy
             params, *others = values
             own = params if like.is_large else _floats(params, dtype)
             given = jax.device_put((own, dict(frozen), *_floats(others, dtype)))
