@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from equations.transcript import Federation
 from fedsolve.engine import streaming as stream
-from fedsolve.engine.evaluation import batched_eval
+from fedsolve.engine.evaluation import example_metrics
 from fedsolve.engine.streaming import Packer
 from fedsolve.results.callbacks import EachClient, FineTuning
 from harness import Softmax, cross_entropy, crossed, make_clients, prepare
@@ -150,8 +150,8 @@ STREAMED = {
 @pytest.mark.parametrize("case", crossed(STREAMED, ["a buffer of messages"]))
 def test_streamed_clients_are_measured_alike(case, monkeypatch):
     """A few at a time: each one's metrics on training and held-out examples, as it is and after fine-tuning."""
-    monkeypatch.setattr(batched_eval, "WINDOW_BYTES", 2**10)
-    monkeypatch.setattr(batched_eval, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(example_metrics, "WINDOW_BYTES", 2**10)
+    monkeypatch.setattr(example_metrics, "ROWS_AT_ONCE", 16)
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**9)
     most, pack = [], Packer.pack
     monkeypatch.setattr(Packer, "pack", lambda self, some: most.append(len(some)) or pack(self, some))

@@ -13,8 +13,8 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.fleets import Fleet
 from fedsolve.engine.compute.casting import in_run
-from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
+from fedsolve.engine.evaluation.example_metrics import EvalClients
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import Budget, DeviceData, Plan, budget, plan, put_on_devices
 from fedsolve.engine.resolve import ResolvedRun, resolve

@@ -10,7 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine import streaming as stream
-from fedsolve.engine.evaluation import batched_eval
+from fedsolve.engine.evaluation import example_metrics
 from fedsolve.engine.streaming import ClientStates
 from fedsolve.folders import logs, run_folder
 from fedsolve.folders.run_folder import RunFolder
@@ -67,7 +67,7 @@ CASES = {
 def small(monkeypatch):
     """Windows and blocks of a few clients, which change every few rounds and grow."""
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**9)
-    monkeypatch.setattr(batched_eval, "WINDOW_BYTES", 2**10)
+    monkeypatch.setattr(example_metrics, "WINDOW_BYTES", 2**10)
 
 
 def same(one, other):

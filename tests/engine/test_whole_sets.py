@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
+from fedsolve.engine.evaluation.example_metrics import OnWholeSets
 
 metrics = pytest.importorskip("sklearn.metrics")
 

@@ -13,10 +13,9 @@ import fedsolve as fs
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.clients import pack
 from fedsolve.engine.evaluation import eval_sets as pooling
-from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import sums_of_all
 from fedsolve.engine.evaluation.evaluate import means_of
-from fedsolve.engine.evaluation.example_metrics import Metrics
+from fedsolve.engine.evaluation.example_metrics import EvalClients, Metrics
 from fedsolve.tasks.metrics import describe, described
 from fedsolve.tasks.sum_metrics import OnModel
 

@@ -27,10 +27,9 @@ from fedsolve.engine.compute.layout import parallel_trials
 from fedsolve.engine.compute.round import RunState, initial, on_all_devices, one_round
 from fedsolve.engine.compute.sharding import Program
 from fedsolve.engine.evaluation.averaged_iterates import measured, objective
-from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.client_metrics import without_nonfinite_clients
 from fedsolve.engine.evaluation.eval_sets import pooled
-from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
+from fedsolve.engine.evaluation.example_metrics import EvalClients, Metrics, OwnModels, on_all, on_clients
 from fedsolve.engine.feedback_schedules import has_feedback, with_current_rates
 from fedsolve.engine.prepare import PreparedRun
 from fedsolve.geometry.diagnostics import Diagnostic

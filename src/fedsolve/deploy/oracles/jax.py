@@ -36,10 +36,8 @@ from fedsolve.engine.compute.clients import (
     on_device,
 )
 from fedsolve.engine.compute.sharding import of_client, works_by_size
-from fedsolve.engine.evaluation.batched_eval import EvalClients
-from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of, sums_of
-from fedsolve.engine.evaluation.example_metrics import Metrics
+from fedsolve.engine.evaluation.example_metrics import EvalClients, Metrics, OnWholeSets
 from fedsolve.tasks.leaves import refuse_state, with_frozen
 from fedsolve.tasks.losses.weights import check_coupled, coupled
 from fedsolve.tasks.sum_metrics import SumMetric, on_model

@@ -17,9 +17,8 @@ from fedsolve.core.types import Params
 from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Window, local_work
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.evaluation.batched_eval import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.evaluate import Models, each_client, means_of
-from fedsolve.engine.evaluation.example_metrics import Metrics, TunedModels
+from fedsolve.engine.evaluation.example_metrics import Block, Blocks, EvalClients, Metrics, TunedModels
 from fedsolve.engine.prepare import PreparedRun
 from fedsolve.results.clients import ClientMetrics
 

@@ -25,9 +25,7 @@ from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device, per_example, shapes_of_two
 from fedsolve.engine.compute.sharding import own_devices
 from fedsolve.engine.evaluation.averaged_iterates import Iterates
-from fedsolve.engine.evaluation.batched_eval import Blocks, EvalClients
-from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
-from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
+from fedsolve.engine.evaluation.example_metrics import Blocks, EvalClients, Metrics, OnWholeSets, on_all
 from fedsolve.engine.placement import DeviceData
 from fedsolve.engine.resolve import ResolvedRun
 from fedsolve.geometry.diagnostics import Diagnostic

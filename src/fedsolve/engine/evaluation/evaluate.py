@@ -25,7 +25,6 @@ from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.round import RunState, client_state_bytes
 from fedsolve.engine.evaluation.averaged_iterates import Iterates, compute_diagnostics, middle
-from fedsolve.engine.evaluation.batched_eval import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.eval_sets import (
     EvalSets,
     ShardedExamples,
@@ -35,7 +34,15 @@ from fedsolve.engine.evaluation.eval_sets import (
     pooled,
     sums_of_all,
 )
-from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
+from fedsolve.engine.evaluation.example_metrics import (
+    Block,
+    Blocks,
+    EvalClients,
+    Metrics,
+    OwnModels,
+    on_all,
+    on_clients,
+)
 from fedsolve.engine.simulated_time import Timed
 from fedsolve.engine.streaming import Stream
 from fedsolve.tasks.task import Task
