@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -156,7 +156,7 @@ def seed_all(seed: int, device: torch.device | None = None) -> Iterator[None]:
     python, legacy = random.getstate(), np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         random.seed(seed)
-        np.random.set_bit_generator(_bit_generator())  # pyright: ignore[reportAttributeAccessIssue]
+        np.random.set_bit_generator(_BITS)  # pyright: ignore[reportAttributeAccessIssue]
         np.random.seed(seed % 2**32)  # noqa: NPY002
         with seed_torch(seed, device):
             yield
@@ -204,6 +204,4 @@ def _restoring(generator: Any) -> Callable[[], None]:
     return partial(generator.set_state, generator.get_state())
 
 
-@cache
-def _bit_generator() -> np.random.MT19937:
-    return np.random.MT19937(0)
+_BITS = np.random.MT19937(0)

@@ -97,9 +97,8 @@ def _reader(model: Any, task: str, tokenizer: Any, columns: Any, length: int, pa
     if 0 < most < length:
         raise InvalidInput(f"length = {length} is more than the {most} positions of {type(model).__name__}")
     usual = tuple(COLUMNS[task].split())
-    own = (
-        usual if columns is None else as_patterns("columns", columns, example=str(usual), at_least=len(usual))
-    )
+    columns = usual if columns is None else columns
+    own = as_patterns("columns", columns, example=str(usual), at_least=len(usual))
     if task == "masked-lm" and getattr(tokenizer, "mask_token_id", None) is None:
         raise InvalidInput("task = 'masked-lm' needs a tokenizer with a mask token: give tokenizer=")
     if model.config.pad_token_id is None:  # which classifiers look for

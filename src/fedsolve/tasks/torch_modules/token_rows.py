@@ -64,9 +64,7 @@ class Reader:
             raise InvalidInput(f"{who} is {of_type(client)}: give lists, or a table, of {self.columns}")
         read = [self._column(who, *pair) for pair in zip(COLUMNS[self.task].split(), parts, strict=True)]
         if len(sizes := set(map(len, read))) > 1:
-            raise InvalidInput(
-                f"{who} has {max(sizes)} of one column and {min(sizes)} of the other: give as many"
-            )
+            raise InvalidInput(f"{who} has columns of {max(sizes)} and {min(sizes)} rows: give as many")
         least = 1 + (self.task == "causal-lm")
         if max(map(len, read[0]), default=0) < least:
             raise InvalidInput(f"{who} has no text of at least {least} tokens: leave it out")
