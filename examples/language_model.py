@@ -54,6 +54,8 @@ def model_and_tokenizer(folder: str | None):
         }
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=128, **sizes)), None
     path, file = Path(folder), {}
+    if not path.exists():
+        sys.exit(f"FOLDER = {folder}: there is no such folder or file")
     if path.suffix == ".gguf":
         path, file = path.parent, {"gguf_file": path.name}
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **file)

@@ -199,8 +199,8 @@ def power(x, rank):
 BY_HAND = {
     QSGD(4): lambda x: qsgd(x, 4),
     EDEN(1): lambda x: eden(x, 1),
-    EDEN(3): lambda x: eden(x, 3),
-    RandomK(0.1): lambda x: random_k(x, 0.1),
+    EDEN(np.int64(3)): lambda x: eden(x, 3),
+    RandomK(np.float32(0.1)): lambda x: random_k(x, 0.1),
     PowerSGD(3): lambda x: power(x, 3),
     Sign(): lambda x: np.sign(x) * np.mean(np.abs(x)),
     Cast("float16"): lambda x: x.astype(np.float16).astype(float),
@@ -370,7 +370,8 @@ REFUSED = {
         fs.build("Robust+FedAvg", {"reduction": "median"}), Sign(), memory="ef21"
     ),
     "must keep every entry": lambda: Compressed(fs.FedAvg(0.1), Sign(), down=TopK(0.1)),
-    r"in \(0, 1\]": lambda: TopK(0.0),
+    r"in \(0, 1\]": lambda: TopK(True),
+    r"share=0.0\): the share": lambda: TopK(0.0),
     "from 2 to 16": lambda: QSGD(1),
     "from 1 to 8": lambda: EDEN(True),
     "'bfloat16' or 'float16'": lambda: Cast("float8"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from fedsolve.geometry import L1
 from fedsolve.methods.algorithms.feddr import DouglasRachford
 from fedsolve.methods.algorithms.feddyn import DynamicRegularization
 from fedsolve.methods.client import SGD
+from fedsolve.methods.compression.compressors import EDEN
 from harness import CLASSES, FEATURES, make_clients, make_task
 from verbs_harness import play
 
@@ -438,6 +441,10 @@ def test_streaming_sends_a_fragment_while_clients_continue():
     np.testing.assert_allclose(rounds["time"], 1.5 * np.arange(1, 5), rtol=1e-6)
 
 
-def test_streaming_is_no_inner_method_of_a_wrapper_that_needs_the_model():
-    with pytest.raises(fs.InvalidInput, match="StreamingDiLoCo sends fragments"):
-        fs.run(fs.Proximal(fs.StreamingDiLoCo(), 0.1), make_task(make_clients()), rounds=1)
+@pytest.mark.parametrize(
+    "around",
+    [partial(fs.Proximal, mu=0.1), partial(fs.Compressed, compressor=EDEN(4), memory="feedback", smallest=1)],
+)
+def test_streaming_is_no_inner_method_of_a_wrapper_that_needs_the_model(around):
+    with pytest.raises(fs.InvalidInput, match=r"StreamingDiLoCo sends fragments: .*\(memory=None\)"):
+        fs.run(around(fs.StreamingDiLoCo()), make_task(make_clients()), rounds=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -146,6 +148,49 @@ def test_from_a_folder_to_an_adapter_in_peft(tmp_path, dtype, close):
     assert result.final("test_perplexity") == pytest.approx(wanted, rel=close)
     assert perplexity(ours.eval()) == pytest.approx(wanted, rel=close)
     assert perplexity(loaded.merge_and_unload().eval()) == pytest.approx(wanted, rel=close)
+
+
+def test_what_a_folder_does_not_hold(tmp_path):
+    """It begins at the same random values in every task, as a note says; the folder's own code is not run."""
+    saved(tmp_path, torch.float32)
+    (tmp_path / "tokenizer_config.json").unlink()
+    state, made_so = torch.get_rng_state(), []
+    for number in (1, 2):
+        task = fs.tasks.from_hugging_face(
+            tmp_path, [(texts(3, 4), [0, 1])], task="classification", length=4, translate=False
+        )
+        assert any("['score.weight'] is not in the model's folder" in note for note in task.notes)
+        made_so.append(task.init(None)["model.score.weight"])
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.rand(number)
+        state = torch.get_rng_state()
+    np.testing.assert_array_equal(*made_so)
+    config = json.loads((tmp_path / "config.json").read_text())
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | own))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    with pytest.raises(fs.InvalidInput, match="cannot be loaded"):
+        fs.tasks.from_hugging_face(tmp_path, clients("causal-lm"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["transformers", "PEFT"])
+def test_an_adapter_that_is_loaded_trains_on(tmp_path, method):
+    peft = pytest.importorskip("peft", reason="PEFT is not installed")
+    torch.manual_seed(0)
+    model = made("LlamaForCausalLM", LLAMA)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    if method == "PEFT":
+        model = peft.get_peft_model(model, config)
+    else:
+        try:
+            model.add_adapter(config)
+        except ValueError as error:
+            pytest.skip(str(error))  # of another version of PEFT
+    task = fs.tasks.from_hugging_face(
+        model.requires_grad_(False), clients("causal-lm"), length=8, translate=False
+    )
+    assert {name.split(".")[-3] for name in task.init(None)} == {"lora_A", "lora_B"}
 
 
 def test_low_rank_results_in_peft(tmp_path):

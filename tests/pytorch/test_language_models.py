@@ -17,20 +17,25 @@ from torch.nn import functional as F  # noqa: E402
 import fedsolve as fs  # noqa: E402
 from fedsolve.pytorch.adapters import product, save_adapter  # noqa: E402
 from fedsolve.pytorch.language_models import TextModule, tells_texts_apart  # noqa: E402
-from fedsolve.tasks.torch_modules.token_rows import IGNORED, masked, packed  # noqa: E402
+from fedsolve.tasks.torch_modules.token_rows import IGNORED, Reader, masked, packed  # noqa: E402
 
 VOCABULARY = 13
 
 
 class Decoder(nn.Module):
-    """As transformers' models of the next token: texts in one sequence are told apart by positions, unless `blind`."""
+    """As transformers' models of the next token: texts in one sequence are told apart by positions, unless `blind`;
+    `ahead`: each token sees the one that it predicts."""
 
-    def __init__(self, blind=False):
+    def __init__(self, blind=False, ahead=0):
         super().__init__()
         self.config = SimpleNamespace(
-            vocab_size=VOCABULARY, max_position_embeddings=8, pad_token_id=None, is_encoder_decoder=False
+            vocab_size=VOCABULARY,
+            max_position_embeddings=8,
+            pad_token_id=None,
+            is_encoder_decoder=False,
+            num_labels=2,
         )
-        self.blind = blind
+        self.blind, self.ahead = blind, ahead
         self.tokens, self.places = nn.Embedding(VOCABULARY, 6), nn.Embedding(8, 6)
         self.q_proj, self.v_proj, self.head = (
             nn.Linear(6, 6),
@@ -44,7 +49,7 @@ class Decoder(nn.Module):
     def forward(self, input_ids, position_ids=None, use_cache=None):
         places = torch.arange(input_ids.shape[1])[None] if position_ids is None else position_ids
         h = self.tokens(input_ids) + self.places(places)
-        before = torch.ones(input_ids.shape[1], input_ids.shape[1], dtype=torch.bool).tril()
+        before = torch.ones(input_ids.shape[1], input_ids.shape[1], dtype=torch.bool).tril(self.ahead)
         if position_ids is not None and not self.blind:
             text = (places == 0).cumsum(1)
             before = before & (text[:, :, None] == text[:, None, :])
@@ -56,9 +61,9 @@ def texts(draw, *sizes):
     return [draw.integers(0, VOCABULARY, n) for n in sizes]
 
 
-def made(blind=False):
+def made(**kind):
     torch.manual_seed(0)
-    return Decoder(blind)
+    return Decoder(**kind)
 
 
 def test_packed_sequences():
@@ -86,6 +91,12 @@ def test_masks_are_those_of_bert():
     assert none.tolist() == [0, 0]
     assert (nothing == IGNORED).all()
     assert np.array_equal(masked(given, tokenizer, 1000, 3)[0][0], long)
+
+
+def test_one_token_is_a_text_that_has_a_class():
+    reader = Reader("classification", ("text", "label"), 6, made().config, None, True, None)
+    (one,), none = reader.rows([([[3]], [1])], None)
+    assert (one.x["input_ids"].tolist(), one.y.tolist(), none) == ([[3]], [1], None)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +152,7 @@ def test_what_trains_and_what_comes_back(task):
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_which_models_tell_texts_apart(blind):
-    module = TextModule(made(blind), generates=True)
+    module = TextModule(made(blind=blind), generates=True)
     assert tells_texts_apart(module, VOCABULARY) is not blind
     assert module.training
 
@@ -155,28 +166,49 @@ def test_a_model_that_sees_across_texts():
     assert any("Decoder does not tell texts in one sequence apart" in note for note in task.notes)
 
 
+def without_start():
+    """As a model whose configuration says nothing of its decoder's first token."""
+    model = made()
+    model.prepare_decoder_input_ids_from_labels = lambda labels: labels + model.config.decoder_start_token_id
+    return model
+
+
+PAIRS = {"task": "seq2seq", "clients": [([[1]], [[2]])]}
 WORDS = [
     ({"model": "nowhere"}, r"model = 'nowhere': give a model .* or a folder with its config.json"),
     ({"model": 3}, r"model = 3: give a model"),
+    ({"model": nn.Linear(2, 2)}, r"model = Linear.*: give a model"),
+    ({"model": made(ahead=1)}, r"Decoder does not predict tokens from those before alone"),
     ({"task": "chat"}, r"task = 'chat' must be 'causal-lm', .* or 'masked-lm'"),
     ({"length": 9}, r"length = 9 is more than the 8 positions of Decoder"),
     ({"clients": [["a text"]]}, r"client 0 has texts: give tokenizer="),
     ({"clients": [[np.array([1, 99])]]}, r"text 0 of client 0 has a token outside 0 to 12"),
-    ({"clients": [[np.array([1])]]}, r"client 0 has no text of at least two tokens"),
-    ({"clients": [[]]}, r"client 0 has no text of at least two tokens"),
+    ({"clients": [[np.array([1])]]}, r"client 0 has no text of at least 2 tokens"),
+    ({"clients": [[]]}, r"client 0 has no text of at least 2 tokens"),
     (
         {"clients": [{"txt": ["a"]}]},
         r"client 0 is a dict: give lists, or a table, of \('text',\)",
     ),
     ({"clients": ["a text"]}, r"client 0 is a str: give lists"),
-    ({"clients": [[np.array([0.5])]]}, r"text 0 of client 0 is .*: give a text, or integers"),
+    ({"clients": [{"text": "a text"}]}, r"client 0 is a dict: give lists"),
+    ({"clients": [[np.array([0.5])]]}, r"text 0 of client 0 is <ndarray.*: give texts alone, or integers"),
+    ({"clients": [[3, 4]]}, r"text 0 of client 0 is an int: give texts alone"),
+    ({"clients": [["a text", None]]}, r"text 0 of client 0 is a str: give texts alone"),
+    ({"clients": [[[[1], [1, 2]]]]}, r"text 0 of client 0 is a list: give texts alone"),
     ({"trained": "k_proj"}, r"unknown module in trained 'k_proj': did you mean '[qv]_proj'"),
     ({"trained": "q_proj", "lora": {"r": 2}}, r"what trains is said twice"),
     ({"batchsize": 3}, r"unknown option of from_hugging_face 'batchsize': did you mean 'batch_size'"),
     ({"columns": 3}, r"columns = .* must be patterns of paths, such as \('text',\)"),
-    ({"task": "seq2seq"}, r"Decoder has no encoder and decoder"),
+    (PAIRS, r"Decoder makes no inputs of its decoder"),
+    (PAIRS | {"model": without_start()}, r"set decoder_start_token_id and pad_token_id"),
     ({"task": "masked-lm"}, r"'masked-lm' needs a tokenizer with a mask token"),
     ({"task": "classification"}, r"client 0 is a list: give lists, .* \('text', 'label'\)"),
+    ({"task": "classification", "clients": [([[1]], 1)]}, r"client 0 is a tuple: give lists"),
+    (
+        {"task": "classification", "clients": [([[1]], [[1], [1, 0]])]},
+        r"client 0 has a label that is no integer",
+    ),
+    ({"task": "classification", "clients": [([[1], []], [1, 0])]}, r"text 1 of client 0 is \[\]: give texts"),
 ]
 
 

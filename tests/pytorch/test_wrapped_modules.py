@@ -55,11 +55,18 @@ def stepping(module):
     return module
 
 
+def diverged(module):
+    """A frozen weight that is no number, which attention of PyTorch may hide."""
+    module.weight.requires_grad_(False).fill_(np.nan)
+    return module
+
+
 REFUSED = {
     "another process": (Shared, r"the module \(Shared\) shares gradients .*: give the module that it wraps"),
     "a part of another process": (lambda m: nn.Sequential(Shared(m)), r"'0' \(Shared\) shares gradients"),
     "a privacy engine": (per_sample, r"parameter 'module.weight' belongs to a privacy engine .*fs.privacy"),
     "an optimiser in a hook": (stepping, "parameter 'weight' has a hook by register_post_accumulate"),
+    "a weight that is no number": (diverged, "parameter 'weight' has a number that is not finite"),
 }
 
 

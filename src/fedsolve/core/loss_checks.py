@@ -18,9 +18,9 @@ REMEMBERED = "keep in a buffer (register_buffer) what it remembers"
 
 
 def first_line(error: BaseException) -> str:
-    """An exception's type and the first line of what it says."""
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first.strip()}"
+    """An exception's type and the first line of what it says; the second, too, which a colon announces."""
+    lines = [stripped for line in str(error).splitlines() if (stripped := line.strip())]
+    return f"{type(error).__name__}: {' '.join(lines[: 1 + lines[0].endswith(':')] if lines else ())}"
 
 
 def fails(name: str, given: str, error: Exception, more: str = "") -> InvalidInput:

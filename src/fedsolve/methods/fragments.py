@@ -67,7 +67,7 @@ class FragmentedAveraging(Algorithm):
 
     def init_client(self, broadcast: FedOptBroadcast) -> NoReturn:
         raise InvalidInput(
-            f"{self.name} sends fragments: no wrapper but fs.Compressed goes around it; take DiLoCo"
+            f"{self.name} sends fragments: of wrappers only fs.Compressed(memory=None) goes around it; take DiLoCo"
         )
 
     def train(self, broadcast: FedOptBroadcast, client: FragmentClient, oracle: Oracle) -> tuple[Any, Any]:

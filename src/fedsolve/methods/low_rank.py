@@ -392,4 +392,4 @@ class LowRank(Factored):
 def _with_update(message: Any, update: Params) -> Any:
     """A message with another client update, and its squared norm where the message has one."""
     changed = with_field(message, "delta", update)
-    return updated_squared_norm(changed, trees.squared_norm(update))
+    return updated_squared_norm(changed, trees.squared_norm(update))[0]

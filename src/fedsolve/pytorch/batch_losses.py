@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -156,7 +156,7 @@ def seed_all(seed: int, device: torch.device | None = None) -> Iterator[None]:
     python, legacy = random.getstate(), np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         random.seed(seed)
-        np.random.set_bit_generator(_bit_generator())  # pyright: ignore[reportAttributeAccessIssue]
+        np.random.set_bit_generator(_BITS)  # pyright: ignore[reportAttributeAccessIssue]
         np.random.seed(seed % 2**32)  # noqa: NPY002
         with seed_torch(seed, device):
             yield
@@ -175,13 +175,12 @@ def global_states() -> tuple[Any, ...]:
 def preserve_generators(loader: object) -> Iterator[None]:
     # afterwards generators that a loader, its samplers or its dataset hold as attributes go on where they
     # were
-    held = list(_generators(loader, set()))
-    before = [_state_of(generator) for generator in held]
+    restored = [_restoring(generator) for generator in _generators(loader, set())]
     try:
         yield
     finally:
-        for generator, state in zip(held, before, strict=True):
-            _set_state(generator, state)
+        for restore in restored:
+            restore()
 
 
 def _generators(part: object, seen: set[int]) -> Iterator[Any]:
@@ -195,25 +194,14 @@ def _generators(part: object, seen: set[int]) -> Iterator[Any]:
             yield from _generators(value, seen)
 
 
-def _state_of(generator: Any) -> Any:
+def _restoring(generator: Any) -> Callable[[], None]:
+    # sets the state that it has now
     match generator:
-        case np.random.Generator():
-            return generator.bit_generator.state
+        case np.random.Generator(bit_generator=bits):
+            return partial(setattr, bits, "state", bits.state)
         case random.Random():
-            return generator.getstate()
-    return generator.get_state()
+            return partial(generator.setstate, generator.getstate())
+    return partial(generator.set_state, generator.get_state())
 
 
-def _set_state(generator: Any, state: Any) -> None:
-    match generator:
-        case np.random.Generator():
-            generator.bit_generator.state = state
-        case random.Random():
-            generator.setstate(state)
-        case _:
-            generator.set_state(state)
-
-
-@cache
-def _bit_generator() -> np.random.MT19937:
-    return np.random.MT19937(0)
+_BITS = np.random.MT19937(0)

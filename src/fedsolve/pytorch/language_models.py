@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput, require, shown, unknown
 from fedsolve.core.loss_checks import first_line
 from fedsolve.core.trees import as_patterns
+from fedsolve.pytorch.batch_losses import seed_torch
 from fedsolve.pytorch.translation.arrays import copy_module
 
 KINDS = {
@@ -57,22 +59,35 @@ def mean_of_tokens(part: int, exponent: bool = False) -> Callable[[Any, Tensor],
     return mean
 
 
-def loaded(model: Any, kind: str, tokenizer: Any) -> tuple[Any, Any]:
-    # a copy of a model, or what a folder holds, and the tokenizer
-    if isinstance(model, nn.Module):
-        return copy_module(model), tokenizer
+def loaded(model: Any, kind: str, tokenizer: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    # a copy of a model, or what a folder holds, the tokenizer, and notes
+    if hasattr(getattr(model, "config", None), "vocab_size"):
+        return copy_module(model), tokenizer, ()
     if not isinstance(model, str | Path) or not (Path(model) / "config.json").is_file():
         why = "give a model of transformers or PEFT, or a folder with its config.json, as save_pretrained writes it"
         raise InvalidInput(f"model = {shown(model)}: {why}")
     try:
         import transformers  # pyright: ignore[reportMissingImports]
 
+        given = {"local_files_only": True, "trust_remote_code": False}  # a folder's own code is never run
         if tokenizer is None and (Path(model) / "tokenizer_config.json").is_file():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(model, **given)
         load = getattr(transformers, KINDS[kind][0]).from_pretrained
-        return load(model, dtype=torch.float32, local_files_only=True), tokenizer
+        with seed_torch(0):  # of what the folder does not hold
+            own, found = load(model, dtype=torch.float32, output_loading_info=True, **given)
     except Exception as error:  # whatever transformers says of a folder
         raise InvalidInput(f"model = {shown(model)} cannot be loaded: {first_line(error)}") from error
+    drawn = f"{shown(sorted(found['missing_keys']))} is not in the model's folder: drawn from one fixed seed"
+    return own, tokenizer, (drawn,) if found["missing_keys"] else ()
+
+
+def decoder_inputs(model: Any, labels: np.ndarray) -> np.ndarray:
+    try:
+        found = model.prepare_decoder_input_ids_from_labels(labels=torch.tensor(labels).long())
+    except Exception as error:  # whatever the model asks of its configuration
+        why = f"task = 'seq2seq': {type(model).__name__} makes no inputs of its decoder ({first_line(error)})"
+        raise InvalidInput(f"{why}: set decoder_start_token_id and pad_token_id in its config") from error
+    return found.numpy().astype(np.int32)
 
 
 def prepared(model: Any, kind: str, lora: Any, trained: Any) -> nn.Module:
@@ -82,22 +97,22 @@ def prepared(model: Any, kind: str, lora: Any, trained: Any) -> nn.Module:
         raise InvalidInput("what trains is said twice: give lora, or trained, or a model with an adapter")
     if trained is not None:
         _choose(model, as_patterns("trained", trained, example="('q_proj', 'v_proj')"))
-    elif adapts and not any(p.requires_grad for p in model.parameters()):
-        model.set_adapter(model.active_adapter)  # one that was loaded is frozen
-    if lora is None:
-        return model
-    require("peft", "lora= needs", "hugging-face", "PEFT")
-    import peft  # pyright: ignore[reportMissingImports]
-
+    if lora is not None:
+        require("peft", "lora= needs", "hugging-face", "PEFT")
     try:
-        config = (
-            peft.LoraConfig(**{"task_type": KINDS[kind][1], **lora}) if isinstance(lora, Mapping) else lora
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return peft.get_peft_model(model, config)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"lora = {shown(lora)}: PEFT refuses it ({first_line(error)})") from error
+        if adapts and not any(p.requires_grad for p in model.parameters()):
+            # one that was loaded is frozen; transformers' own models with adapters have no `active_adapter`
+            model.set_adapter(getattr(model, "active_adapter", None) or model.active_adapters())
+        if lora is None:
+            return model
+        import peft  # pyright: ignore[reportMissingImports]
+
+        given = {"task_type": KINDS[kind][1], **lora} if isinstance(lora, Mapping) else None
+        with seed_torch(0):
+            return peft.get_peft_model(model, lora if given is None else peft.LoraConfig(**given))
+    except Exception as error:  # whatever PEFT says of a configuration or an adapter
+        what = "the model's adapter" if lora is None else f"lora = {shown(lora)}"
+        raise InvalidInput(f"{what}: PEFT refuses it ({first_line(error)})") from error
 
 
 def _choose(model: nn.Module, names: Sequence[str]) -> None:
@@ -113,16 +128,24 @@ def _choose(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def tells_texts_apart(module: TextModule, vocabulary: int) -> bool:
-    # has a text behind another one the logits that it has alone?
+    # has a text behind another one the logits that it has alone? `InvalidInput` of a model of other than next tokens
     one, other = (torch.arange(k, k + 3)[None] % vocabulary for k in (vocabulary // 2, vocabulary // 3))
     both = {"input_ids": torch.cat([one, other], 1), "position_ids": torch.arange(3)[None].repeat(1, 2)}
+    found = []
     module.eval()
     try:
         with torch.no_grad():
-            alone, behind = module({"input_ids": other}), module(both)[:, 3:]
-    except (TypeError, ValueError):  # it takes no positions
-        return False
+            found += (module(x) for x in ({"input_ids": other}, {"input_ids": other[:, :2]}, both))
+    except Exception:  # it takes no positions; or no tokens, of which `from_torch` tells
+        pass
     finally:
         module.train()
-    limit = min(_UNITS * torch.finfo(alone.dtype).eps, 0.1)
-    return bool((alone - behind).abs().max() <= limit * alone.abs().max())
+    if len(found) > 1 and not _alike(found[1], found[0][:, :2]):
+        own = f"task = 'causal-lm': {type(module.model).__name__}"
+        raise InvalidInput(f"{own} does not predict tokens from those before alone: see task=")
+    return len(found) > 2 and _alike(found[0], found[2][:, 3:])
+
+
+def _alike(wanted: Tensor, found: Tensor) -> bool:
+    limit = min(_UNITS * torch.finfo(wanted.dtype).eps, 0.1) * wanted.abs().max()
+    return wanted.shape == found.shape and not bool((wanted - found).abs().max() > limit)

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.building import checked, integer
-from fedsolve.core.errors import InvalidInput, is_one_of, shown
+from fedsolve.core.errors import InvalidInput, is_integer, is_one_of, is_plain_number, shown
 from fedsolve.core.types import Params, Scalar, is_module, module, replace, static
 from fedsolve.core.wire import Packed
 from fedsolve.core.xla.products import orthonormal
@@ -115,16 +115,16 @@ def from_blocks(rows: Array, like: jax.ShapeDtypeStruct) -> Array:
 
 def check_share(name: str, share: Any) -> Any:
     """The share of the entries that is sent; `InvalidInput` unless it is in (0, 1]."""
-    if not (isinstance(share, int | float) and 0 < share <= 1):
+    if not (is_plain_number(share) and 0 < share <= 1):
         raise InvalidInput(f"{name}(share={share!r}): the share of entries that is sent must be in (0, 1]")
-    return share
+    return float(share)
 
 
 def check_bits(name: str, bits: Any, least: int, most: int) -> Any:
     """The bits of an entry; `InvalidInput` unless they are an integer of a range."""
-    if isinstance(bits, bool) or not isinstance(bits, int) or not least <= bits <= most:
+    if not is_integer(bits) or not least <= bits <= most:
         raise InvalidInput(f"{name}(bits={bits!r}): bits must be an integer from {least} to {most}")
-    return bits
+    return int(bits)
 
 
 # Codes in place of the large leaves of a model or a client update, and the randomness that they follow from.
@@ -619,7 +619,7 @@ def decoded_squared_norm(update: Any, common: Any) -> Scalar:
 
 def with_squared_norm(message: Any, value: Any) -> Any:
     """A message with `value` in each field that claims to be |D_i|^2."""
-    changed, count = _replaced(message, value)
+    changed, count = updated_squared_norm(message, value)
     if not count:
         raise InvalidInput(
             "norms = 'decoded' is for methods whose server steps by |D_i|^2, such as FedExP or FedDuAdam"
@@ -627,12 +627,8 @@ def with_squared_norm(message: Any, value: Any) -> Any:
     return changed
 
 
-def updated_squared_norm(message: Any, value: Any) -> Any:
-    """A message with `value` in each field that claims to be |D_i|^2, if there is one."""
-    return _replaced(message, value)[0]
-
-
-def _replaced(part: Any, value: Any) -> tuple[Any, int]:
+def updated_squared_norm(part: Any, value: Any) -> tuple[Any, int]:
+    """A message with `value` in each field that claims to be |D_i|^2, and how many there are."""
     if not is_module(part):
         return part, 0
     changes, count = {}, 0
@@ -641,7 +637,7 @@ def _replaced(part: Any, value: Any) -> tuple[Any, int]:
         if claim is not None and claim.of_delta is trees.squared_norm:
             changes[f.name], count = value, count + 1
         elif not f.metadata.get("static"):
-            inner, found = _replaced(getattr(part, f.name), value)
+            inner, found = updated_squared_norm(getattr(part, f.name), value)
             if found:
                 changes[f.name], count = inner, count + found
     return (replace(part, **changes) if changes else part), count

@@ -74,15 +74,18 @@ def DiLoCo(
     Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105,
     2023, Algorithm 1.
     """
-    import optax
+    from optax import adamw
 
-    check_range("weight_decay", weight_decay, at_least=0)
-    rate = as_rate("client_lr", client_lr)
-    local = Optax(optax.adamw, keep=True, learning_rate=rate, weight_decay=weight_decay)
-    rule = server_optimizer
+    local, rule = _kept(adamw, client_lr, weight_decay), server_optimizer
     if rule is None:
         rule = ServerSGD(server_lr, momentum=momentum, nesterov=True)
     return FedOpt(local, rule, weighting=weighting, name="DiLoCo")
+
+
+def _kept(optimiser: Any, client_lr: Rate, weight_decay: Scalar) -> Any:
+    check_range("weight_decay", weight_decay, at_least=0)
+    rate = as_rate("client_lr", client_lr)
+    return Optax(optimiser, keep=True, learning_rate=rate, weight_decay=weight_decay)
 
 
 @by_name("MuLoCo")
@@ -129,13 +132,10 @@ def MuLoCo(
     Reference: Therien, Huang, Rish and Belilovsky, "MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo",
     arXiv:2505.23725, 2025.
     """
-    import optax
+    from optax.contrib import muon
 
-    check_range("weight_decay", weight_decay, at_least=0)
-    rate = as_rate("client_lr", client_lr)
-    local = Optax(optax.contrib.muon, keep=True, learning_rate=rate, weight_decay=weight_decay)
     rule = ServerSGD(server_lr, momentum=momentum, nesterov=True)
-    return FedOpt(local, rule, weighting=weighting, name="MuLoCo")
+    return FedOpt(_kept(muon, client_lr, weight_decay), rule, weighting=weighting, name="MuLoCo")
 
 
 # GPA (Defazio et al. 2025): the smoothing of one replica of DiLoCo in a single loop.

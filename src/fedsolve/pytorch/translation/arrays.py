@@ -283,6 +283,9 @@ def check_weights(module: nn.Module) -> None:
                 f"parameter '{name}' belongs to a privacy engine (grad_sample), whose clipping and noise would not "
                 "run: give the module without it, and take fs.privacy.DifferentialPrivacy"
             )
+        ends = p.detach().aminmax() if p.is_floating_point() and p.numel() and not p.is_meta else ()
+        if not all(map(torch.isfinite, ends)):
+            raise InvalidInput(f"parameter '{name}' has a number that is not finite: give finite weights")
 
 
 def refuse_halves(module: nn.Module) -> None:

@@ -135,9 +135,7 @@ class _PyTorchNumbers:
 
     @cached_property
     def own(self) -> Agreement:
-        from fedsolve.pytorch.translation.arrays import trainable
-
-        return Agreement(*self._given, next(iter(trainable(self._given[0]).values())).dtype)
+        return Agreement(*self._given, _dtype(self._given[0]))
 
     @cached_property
     def narrow(self) -> Agreement | None:

@@ -73,13 +73,12 @@ def from_hugging_face(
     check_integer("length", length, 1)
     for option in options:
         check_known("option of from_hugging_face", option, from_torch.__kwdefaults__ or {})
-    own, tokenizer = models.loaded(model, task, tokenizer)
-    named, generates = (
-        type(getattr(own, "get_base_model", lambda: own)()).__name__,
-        task in ("causal-lm", "seq2seq"),
-    )
+    own, tokenizer, notes = models.loaded(model, task, tokenizer)
+    named = type(getattr(own, "get_base_model", lambda: own)()).__name__
+    generates = task in ("causal-lm", "seq2seq")
     module = models.TextModule(models.prepared(own, task, lora, trained), generates)
     packs = task != "causal-lm" or models.tells_texts_apart(module, own.config.vocab_size)
+    notes += () if packs else (f"{named} {_ALONE}",)
     rows, held_out = _reader(own, task, tokenizer, columns, length, packs).rows(clients, test)
     loss, metrics = cross_entropy, None
     if task != "classification":
@@ -90,7 +89,7 @@ def from_hugging_face(
         }
     data = FederatedData.from_clients(rows)
     made = from_torch(module, loss, data, test=held_out, **{"name": named, "metrics": metrics, **options})
-    return made if packs else replace(made, notes=(*made.notes, f"{named} {_ALONE}"))
+    return replace(made, notes=made.notes + notes)
 
 
 def _reader(model: Any, task: str, tokenizer: Any, columns: Any, length: int, packs: bool) -> Reader:
@@ -98,14 +97,10 @@ def _reader(model: Any, task: str, tokenizer: Any, columns: Any, length: int, pa
     if 0 < most < length:
         raise InvalidInput(f"length = {length} is more than the {most} positions of {type(model).__name__}")
     usual = tuple(COLUMNS[task].split())
-    own = (
-        usual if columns is None else as_patterns("columns", columns, example=str(usual), at_least=len(usual))
-    )
+    columns = usual if columns is None else columns
+    own = as_patterns("columns", columns, example=str(usual), at_least=len(usual))
     if task == "masked-lm" and getattr(tokenizer, "mask_token_id", None) is None:
         raise InvalidInput("task = 'masked-lm' needs a tokenizer with a mask token: give tokenizer=")
     if model.config.pad_token_id is None:  # which classifiers look for
         model.config.pad_token_id = getattr(tokenizer, "pad_token_id", None)
-    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None) if task == "seq2seq" else None
-    if task == "seq2seq" and shift is None:
-        raise InvalidInput(f"task = 'seq2seq': {type(model).__name__} has no encoder and decoder")
-    return Reader(task, own, length, model.config, tokenizer, packs, shift)
+    return Reader(task, own, length, model.config, tokenizer, packs, model if task == "seq2seq" else None)

@@ -39,7 +39,7 @@ class Reader:
     model: Any  # its configuration: vocab_size, pad_token_id, num_labels
     tokenizer: Any  # (texts) -> {"input_ids": their tokens}; None where clients are tokens
     packs: bool  # several texts in a sequence, of a causal model
-    shift: Any  # (labels=tensor) -> the decoder's inputs of a seq2seq model; None of others
+    decoder: Any  # a seq2seq model; None of others
 
     def rows(self, clients: Any, test: Any) -> tuple[list[Examples], Examples | None]:
         # of the clients and of the held-out examples, all of one width
@@ -54,37 +54,40 @@ class Reader:
     def _read(self, who: str, client: Any) -> list[Any]:
         # arrays of tokens, or classes, by column
         parts: Any = [client] if len(self.columns) == 1 else client
-        if not isinstance(client, list | tuple | np.ndarray):
-            try:
-                parts = [list(client[column]) for column in self.columns]
-            except (KeyError, TypeError, AttributeError):
-                parts = ()
+        try:
+            if not isinstance(client, list | tuple | np.ndarray):
+                parts = [client[column] for column in self.columns]
+            parts = [list(part) for part in parts if not isinstance(part, str)]
+        except (LookupError, TypeError, AttributeError):
+            parts = ()
         if len(parts) != len(self.columns):
             raise InvalidInput(f"{who} is {of_type(client)}: give lists, or a table, of {self.columns}")
         read = [self._column(who, *pair) for pair in zip(COLUMNS[self.task].split(), parts, strict=True)]
         if len(sizes := set(map(len, read))) > 1:
-            raise InvalidInput(
-                f"{who} has {max(sizes)} of one column and {min(sizes)} of the other: give as many"
-            )
-        if sizes == {0} or max(map(len, read[0])) < 2:
-            raise InvalidInput(f"{who} has no text of at least two tokens: leave it out")
+            raise InvalidInput(f"{who} has columns of {max(sizes)} and {min(sizes)} rows: give as many")
+        least = 1 + (self.task == "causal-lm")
+        if max(map(len, read[0]), default=0) < least:
+            raise InvalidInput(f"{who} has no text of at least {least} tokens: leave it out")
         return read
 
-    def _column(self, who: str, kind: str, texts: Any) -> Any:
+    def _column(self, who: str, kind: str, given: list[Any]) -> Any:
         if kind == "label":
-            if not np.isin(texts, range(classes := self.model.num_labels)).all():
+            labels, classes = _as_array(given), self.model.num_labels
+            if labels.ndim != 1 or not np.isin(labels, range(classes)).all():
                 raise InvalidInput(f"{who} has a label that is no integer from 0 to {classes - 1}")
-            return np.asarray(texts, np.int32)
-        if len(texts) and all(isinstance(text, str) for text in texts):
-            texts = self._tokenized(who, list(texts), kind)
-        most, last = None if self.task == "causal-lm" else self.length, self.model.vocab_size - 1
-        for row, text in enumerate(found := [np.asarray(text)[:most] for text in texts]):
+            return labels.astype(np.int32)
+        if given and all(isinstance(text, str) for text in given):
+            given = self._tokenized(who, given, kind)
+        least, last = int(self.task != "causal-lm"), self.model.vocab_size - 1
+        texts = [_as_array(text) for text in given]
+        for row, text in enumerate(texts):
             where = f"text {row} of {who}"
-            if text.ndim != 1 or (most and not text.size) or (text.size and text.dtype.kind not in "iu"):
-                raise InvalidInput(f"{where} is {shown(texts[row])}: give a text, or integers (tokens,)")
+            if text.ndim != 1 or text.size < least or (text.size and text.dtype.kind not in "iu"):
+                what = shown(given[row]) if text.ndim == 1 else of_type(given[row])
+                raise InvalidInput(f"{where} is {what}: give texts alone, or integers (tokens,) alone")
             if text.size and not 0 <= text.min() <= text.max() <= last:
                 raise InvalidInput(f"{where} has a token outside 0 to {last}: take the model's own tokenizer")
-        return [text.astype(np.int32) for text in found]
+        return [text[: self.length if least else None].astype(np.int32) for text in texts]
 
     def _tokenized(self, who: str, texts: list[str], kind: str) -> Any:
         if self.tokenizer is None:
@@ -106,16 +109,15 @@ class Reader:
             return Examples({name: x[name] for name in ("input_ids", "labels")}, y)
         if self.task == "masked-lm":
             texts, *other = masked(texts, self.tokenizer, self.model.vocab_size, number)
-        there = np.arange(widths[0]) < np.array([len(text) for text in texts])[:, None]
-        x = {"input_ids": _padded(texts, widths[0], self.model.pad_token_id or 0)}
-        x["attention_mask"] = there.astype(np.int32)
+        pad, there = self.model.pad_token_id or 0, [np.ones_like(text) for text in texts]
+        x = {"input_ids": _padded(texts, widths[0], pad), "attention_mask": _padded(there, widths[0], 0)}
         if self.task == "classification":
             return Examples(x, other[0])
         x["labels"] = _padded(other[0], widths[-1], IGNORED)
-        if self.shift is not None:
-            from torch import tensor
+        if self.decoder is not None:
+            from fedsolve.pytorch.language_models import decoder_inputs
 
-            x["decoder_input_ids"] = self.shift(labels=tensor(x["labels"]).long()).numpy().astype(np.int32)
+            x["decoder_input_ids"] = decoder_inputs(self.decoder, x["labels"])
         return Examples(x, x["labels"])
 
 
@@ -149,6 +151,14 @@ def masked(texts: Sequence[np.ndarray], tokenizer: Any, vocabulary: int, client:
         changed.append(own)
         targets.append(target)
     return changed, targets
+
+
+def _as_array(given: Any) -> np.ndarray:
+    # of no axis where it cannot be one
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError):
+        return np.array(None)
 
 
 def _padded(texts: Sequence[np.ndarray], width: int, value: int) -> np.ndarray:
