@@ -26,14 +26,14 @@ class Decoder(nn.Module):
     """As transformers' models of the next token: texts in one sequence are told apart by positions, unless `blind`;
     `ahead`: each token sees the one that it predicts."""
 
-    def __init__(self, blind=False, ahead=0):
+    def __init__(self, blind=False, ahead=0, classes=2):
         super().__init__()
         self.config = SimpleNamespace(
             vocab_size=VOCABULARY,
             max_position_embeddings=8,
             pad_token_id=None,
             is_encoder_decoder=False,
-            num_labels=2,
+            num_labels=classes,
         )
         self.blind, self.ahead = blind, ahead
         self.tokens, self.places = nn.Embedding(VOCABULARY, 6), nn.Embedding(8, 6)
@@ -208,6 +208,7 @@ WORDS = [
         {"task": "classification", "clients": [([[1]], [[1], [1, 0]])]},
         r"client 0 has a label that is no integer",
     ),
+    ({"task": "classification", "model": made(classes=1)}, r"the model has num_labels = 1: give one of two"),
     ({"task": "classification", "clients": [([[1], []], [1, 0])]}, r"text 1 of client 0 is \[\]: give texts"),
 ]
 

@@ -82,11 +82,8 @@ def from_hugging_face(
     rows, held_out = _reader(own, task, tokenizer, columns, length, packs).rows(clients, test)
     loss, metrics = cross_entropy, None
     if task != "classification":
-        loss = models.mean_of_tokens(0)
-        metrics = {
-            "perplexity": models.mean_of_tokens(0, exponent=True),
-            "accuracy": models.mean_of_tokens(1),
-        }
+        mean = models.mean_of_tokens
+        loss, metrics = mean(0), {"perplexity": mean(0, exponent=True), "accuracy": mean(1)}
     data = FederatedData.from_clients(rows)
     made = from_torch(module, loss, data, test=held_out, **{"name": named, "metrics": metrics, **options})
     return replace(made, notes=made.notes + notes)
@@ -101,6 +98,8 @@ def _reader(model: Any, task: str, tokenizer: Any, columns: Any, length: int, pa
     own = as_patterns("columns", columns, example=str(usual), at_least=len(usual))
     if task == "masked-lm" and getattr(tokenizer, "mask_token_id", None) is None:
         raise InvalidInput("task = 'masked-lm' needs a tokenizer with a mask token: give tokenizer=")
+    if task == "classification" and model.config.num_labels < 2:
+        raise InvalidInput("task = 'classification': the model has num_labels = 1: give one of two or more")
     if model.config.pad_token_id is None:  # which classifiers look for
         model.config.pad_token_id = getattr(tokenizer, "pad_token_id", None)
     return Reader(task, own, length, model.config, tokenizer, packs, model if task == "seq2seq" else None)
