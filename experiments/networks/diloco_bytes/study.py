@@ -94,7 +94,7 @@ METHODS = {
             "eval_every": FRAGMENTS * STEPS // H // 10,
         },
     ),
-    "SparseLoCo": Method(sparse, grid={"server_lr": (2.0, 2.8, 4.0, 5.6)}),
+    "SparseLoCo": Method(sparse, grid={"server_lr": (2.8, 5.6, 11.2)}),
     "MuLoCo": Method(muon, grid={"server_lr": (0.5, 0.7, 1.0)}),
 }
 
@@ -171,7 +171,7 @@ STUDY = Study(
         "AdamW has weight decay 0.1 wherever it is used; Muon has none, as in its authors' code.",
         "The inner peak rates of the forms with local steps are not tuned: 5e-4 of AdamW (the best on the mean "
         "gradient), 0.02 of Muon (its authors'). What is tuned, on one seed by the training loss, is the rate outside, "
-        "and for AdamW and GPA on the mean gradient the peak, of three or four around the best of a first grid.",
+        "and for AdamW and GPA on the mean gradient the peak, of three around the best of earlier grids.",
         "SparseLoCo's 2-bit quantiser could not be read: EDEN stands for it. Streaming DiLoCo's updates are sent as "
         "float32, the paper's in 4 bits; its fragments are equal parts of all weights, in order: "
         "the paper has layers.",
