@@ -10,10 +10,11 @@ import pytest
 from jax import lax
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla import convolutions
 from fedsolve.core.xla import direct as form
 from fedsolve.core.xla import direct as tiles
-from fedsolve.core.xla.convolutions import conv, max_pool2x2
-from fedsolve.core.xla.direct import direct
+from fedsolve.core.xla.convolutions import conv, max_pool2x2, without_slow_convolutions
+from fedsolve.core.xla.direct import by_patches, direct
 from fedsolve.tasks import Augmented, Softmax
 
 # The CPU forms of convolution and pooling against XLA's own operations.
@@ -182,6 +183,16 @@ def test_all_derivatives_are_xla_s(name):
             )
 
 
+def by_channel(x, kernel, strides, padding, dilation):
+    options = {
+        "strides": strides,
+        "padding": [(max(a, 0), max(b, 0)) for a, b in padding],
+        "dilation": dilation,
+    }
+    cut = [slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape[1:-1], padding, strict=True)]
+    return by_patches(x[:, *cut], kernel, by_channel=True, **options)
+
+
 def test_values_and_gradients_of_every_form_are_xla_s():
     """All cases in one program, outside of any transformation but the gradient."""
     rng = np.random.default_rng(1)
@@ -192,8 +203,28 @@ def test_values_and_gradients_of_every_form_are_xla_s():
         return sum(jnp.sum(jnp.cos(i + y)) for i, y in enumerate(found)), found
 
     with jax.enable_x64(True):
-        both = [jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, own)]
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
+        both = [
+            jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, own, by_channel)
+        ]
+        for found in both[1:]:
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), both[0], found)
+
+
+@pytest.mark.parametrize(("rows", "is_product"), [(1, True), (2, False)])
+def test_a_large_kernel_multiplies_patches_of_few_rows(monkeypatch, rows, is_product):
+    """As PyTorch has it: of as many rows as outputs, its patches in the order of the kernel, which stays as it is."""
+    monkeypatch.setattr(convolutions, "_LARGE_KERNEL", 32 * 2 * 9)
+    rng = np.random.default_rng(4)
+    x, kernel = (np.float32(rng.normal(size=shape)) for shape in ((2 * rows, 2, 4, 4), (32, 2, 3, 3)))
+
+    def loss(x, kernel):
+        y = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NCHW", "OIHW", "NCHW"))
+        return jnp.sum(jnp.sin(y))
+
+    fast = jax.jit(jax.grad(without_slow_convolutions(loss), (0, 1)))
+    text = fast.lower(x, kernel).as_text()
+    assert ("stablehlo.convolution" not in text) == is_product
+    assert_close(fast(x, kernel), jax.jit(jax.grad(loss, (0, 1)))(x, kernel), 1e-4)
 
 
 def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch):

@@ -9,7 +9,9 @@ loss) stays as it is. The forms are:
 
 * direct: on a CPU XLA's own convolution, or minimal filtering where that has fewer products to pay for, with gradients
   of the same kind; on a GPU products of patches (`fedsolve.core.xla.direct`);
-* patches: one product with all shifted images side by side (`patches`), for what that does not take.
+* patches: one product with all shifted images side by side (`by_patches`), for what that does not take; and on a CPU
+  for large kernels on few places, such as the last ones of a ResNet, as they lie in memory: turning them round costs
+  more than their products.
 
 Which is the fastest where is measured in benchmarks/FINDINGS.md. On a TPU they are the ordinary operation.
 """
@@ -29,7 +31,7 @@ from jax.extend import core
 from jaxtyping import Array, Float
 
 from fedsolve.core.xla.compiler import bind, equations_of, evaluate, programs_inside, rewrite_inside
-from fedsolve.core.xla.direct import by_patches, direct
+from fedsolve.core.xla.direct import Ints, by_patches, direct, places
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
 _CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
@@ -109,6 +111,7 @@ def _convolve(
         strides=window_strides,
         padding=padding,
         dilation=rhs_dilation,
+        by_channel=out < into < min(window, default=0),
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
@@ -140,6 +143,8 @@ BACKENDS = ("cpu", "gpu")
 """Where these forms are used."""
 
 _DIRECT_OUTPUTS = 16  # below this the library spends its time on cutting patches
+# entries of a kernel that costs more to turn round than the patches of few rows
+_LARGE_KERNEL = 2**19
 
 
 def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array:
@@ -151,30 +156,22 @@ def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array
 
 
 def convolve(
-    x: Array,
-    kernel: Array,
-    *,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Array:
-    """Any convolution on a CPU or a GPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out)."""
-    window, out = kernel.shape[:-2], kernel.shape[-1]
-    library = x.dtype == kernel.dtype == jnp.float32 and preferred_element_type in (None, x.dtype)
-    thin = jax.default_backend() == "cpu" and out < _DIRECT_OUTPUTS
-    if library and 0 < len(window) <= 3 and prod(window) > 1 and not thin:
-        return direct(x, kernel, strides=strides, padding=padding, dilation=dilation)
-    return by_patches(
-        x,
-        kernel,
-        strides=strides,
-        padding=padding,
-        dilation=dilation,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
+    x: Array, kernel: Array, *, strides: Ints, padding: Sequence[Ints], dilation: Ints, by_channel: bool = False,
+    **products: Any,
+) -> Array:  # fmt: skip
+    """Any convolution on a CPU or a GPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out).
+
+    `by_channel`: in memory the kernel is (out, c, *window), as in PyTorch; `products` are options of products.
+    """
+    window, out, on_cpu = kernel.shape[:-2], kernel.shape[-1], jax.default_backend() == "cpu"
+    how: dict[str, Any] = {"strides": strides, "padding": padding, "dilation": dilation}
+    library = x.dtype == kernel.dtype == jnp.float32
+    library &= products.get("preferred_element_type") in (None, x.dtype)
+    few = kernel.size >= _LARGE_KERNEL and x.shape[0] * prod(places(x, kernel, **how)) <= out
+    slow = on_cpu and (few or out < _DIRECT_OUTPUTS)
+    if library and 0 < len(window) <= 3 and prod(window) > 1 and not slow:
+        return direct(x, kernel, **how)
+    return by_patches(x, kernel, by_channel=by_channel and few and on_cpu, **how, **products)
 
 
 def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c"]:

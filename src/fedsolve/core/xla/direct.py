@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import product
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -165,6 +165,7 @@ def _padded(x: Array, ends: Sequence[tuple[int, int]]) -> Array:
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((a, b, 0) for a, b in ends), (0, 0, 0)])
 
 
+Ints: TypeAlias = Sequence[int]
 DIRECT = "convolution_of_channels_last"
 """The name of the operation in traced programs."""
 
@@ -187,25 +188,18 @@ class _Form(NamedTuple):
     dilation: tuple[int, ...]
 
 
-def direct(
-    x: Array,
-    kernel: Array,
-    *,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-) -> Array:
+def direct(x: Array, kernel: Array, *, strides: Ints, padding: Sequence[Ints], dilation: Ints) -> Array:
     """x (batch, *axes, c) with the kernel (*window, c, out) as (batch, *places, out): one to three axes, float32."""
-    positions = [
-        (n + before + after - d * (w - 1) - 1) // s + 1
-        for n, w, s, (before, after), d in zip(
-            x.shape[1:-1], kernel.shape[:-2], strides, padding, dilation, strict=True
-        )
-    ]
-    y = (x.shape[0], *positions, kernel.shape[-1])
+    y = (x.shape[0], *places(x, kernel, strides, padding, dilation), kernel.shape[-1])
     ends = tuple((before, after) for before, after in padding)
     form = _Form(x.shape, kernel.shape, y, tuple(strides), ends, tuple(dilation))
     return _derivative.bind(x, kernel, of="y", form=form)
+
+
+def places(x: Array, kernel: Array, strides: Ints, padding: Sequence[Ints], dilation: Ints) -> list[int]:
+    """The number of places of the result along each axis, of the shapes that `direct` has."""
+    axes = zip(x.shape[1:-1], kernel.shape[:-2], strides, padding, dilation, strict=True)
+    return [(n + sum(ends) - d * (w - 1) - 1) // s + 1 for n, w, s, ends, d in axes]
 
 
 def _given(of: str) -> tuple[str, ...]:
@@ -373,28 +367,23 @@ for _platform in ("cuda", "rocm"):
 
 
 def by_patches(
-    x: Array,
-    kernel: Array,
-    *,
-    strides: Sequence[int] | None = None,
-    padding: Sequence[tuple[int, int]] | None = None,
-    dilation: Sequence[int] | None = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Array:
-    """One product of the patches, (batch places, window c), with the kernel."""
-    # x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out)
+    x: Array, kernel: Array, *, strides: Ints, padding: Sequence[Ints], dilation: Ints, by_channel: bool = False,
+    **products: Any,
+) -> Array:  # fmt: skip
+    """One product of the patches, (batch places, window c), with the kernel; `by_channel`: (batch places, c window)."""
+    # x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out); products: options of them
     *window, c, out = kernel.shape
-    strides, dilation = strides or [1] * len(window), dilation or [1] * len(window)
-    if padding is not None and any(map(any, padding)):
+    positions = places(x, kernel, strides, padding, dilation)
+    if any(map(any, padding)):
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *[(a, b, 0) for a, b in padding], (0, 0, 0)])
-    spans = [d * (w - 1) + 1 for w, d in zip(window, dilation, strict=True)]
-    positions = [(n - s) // t + 1 for n, s, t in zip(x.shape[1:-1], spans, strides, strict=True)]
     shifts = []
     for position in product(*map(range, window)):
         start = [p * d for p, d in zip(position, dilation, strict=True)]
         stop = [s + (n - 1) * t + 1 for s, n, t in zip(start, positions, strides, strict=True)]
         shifts.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, c), (1, *strides, 1)))
-    patches = jnp.concatenate(shifts, axis=-1).reshape(-1, len(shifts) * c)
-    options = {"precision": precision, "preferred_element_type": preferred_element_type}
-    return jnp.matmul(patches, kernel.reshape(-1, out), **options).reshape(x.shape[0], *positions, out)
+    if by_channel:
+        patches, matrix = jnp.stack(shifts, -1), jnp.moveaxis(kernel, (-1, -2), (0, 1)).reshape(out, -1).T
+    else:
+        patches, matrix = jnp.concatenate(shifts, -1), kernel.reshape(-1, out)
+    y = jnp.matmul(patches.reshape(-1, len(shifts) * c), matrix, **products)
+    return y.reshape(x.shape[0], *positions, out)
