@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core import gc_paused
 from fedsolve.core.errors import InvalidInput, of_type, require, shown, unknown
 from fedsolve.core.trees import dtype_of
-from fedsolve.core.xla.compiler import make_cores_devices
+from fedsolve.core.xla.compiler import make_cores_devices, use_compile_cache
 from fedsolve.core.xla.host_calls import CALLS
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
@@ -393,12 +394,13 @@ def from_torch(
     arrays.refuse_sparse(module)
     given, module = module, arrays.without_halves(module)
     make_cores_devices()  # before the translation begins JAX
+    use_compile_cache()
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
     held_out = None if test is None else _examples("test", test, drawn)
     arrays.check_weights(module)  # some cannot be copied
     copied, changed = arrays.copy_module(given), (module, loss, *(metrics or {}).values())
-    with preserve_state(changed, copied=copied if module is given else None):
+    with preserve_state(changed, copied=copied if module is given else None), gc_paused():
         rows = _FEW_ROWS if (is_large := arrays.is_large(module)) else _ROWS
         x, y = _sample(data.examples, _dtype(module), rows)
         outputs = outputs_of(module, x, is_large)
