@@ -419,8 +419,7 @@ def from_torch(
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     why = {name: f.not_a_mean_because for name, f in functions.items() if f.not_a_mean_because}
     notes += tuple(_WHOLE.format(*pair) for pair in why.items())
-    notes += (_ROUNDED.format(str(_dtype(module))[6:]),) if rounded else ()
-    notes += (_DRAWN.format(drawn[0]),) if drawn else ()
+    notes += (_ROUNDED.format(str(_dtype(module))[6:]),) * rounded + tuple(map(_DRAWN.format, drawn[:1]))
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
