@@ -80,6 +80,24 @@ def test_wrappers_that_would_not_act_are_refused(name, way):
         TorchOracle(*given, PLAIN) if way == "TorchOracle" else fs.tasks.from_torch(*given, [(X, Y)])
 
 
+class Masked(Wrapper):
+    """A mask that does not train, as a parameter."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.mask = nn.Parameter(torch.tensor([0.0, 0.0, -torch.inf]), requires_grad=False)
+
+    def forward(self, x):
+        return (self.module(x) + self.mask)[:, :2]
+
+
+def test_a_frozen_mask_may_be_infinite():
+    task = fs.tasks.from_torch(Masked(linear()), F.cross_entropy, [(X, Y % 2)], translate=True)
+    result = fs.run(fs.FedAvg(0.1), task, rounds=1)
+    assert np.isfinite(result.metrics["train_loss"]).all()
+    np.testing.assert_array_equal(result.params["mask"], [0, 0, -np.inf])
+
+
 @pytest.mark.parametrize("wrap", [nn.DataParallel, lambda m: torch.compile(m, backend="eager"), Wrapper])
 def test_wrappers_that_compute_the_same_are_used(wrap):
     """Also where the values are others than the module's own."""

@@ -184,13 +184,7 @@ def test_all_derivatives_are_xla_s(name):
 
 
 def by_channel(x, kernel, strides, padding, dilation):
-    options = {
-        "strides": strides,
-        "padding": [(max(a, 0), max(b, 0)) for a, b in padding],
-        "dilation": dilation,
-    }
-    cut = [slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape[1:-1], padding, strict=True)]
-    return by_patches(x[:, *cut], kernel, by_channel=True, **options)
+    return by_patches(x, kernel, strides=strides, padding=padding, dilation=dilation, by_channel=True)
 
 
 def test_values_and_gradients_of_every_form_are_xla_s():

@@ -284,7 +284,7 @@ def check_weights(module: nn.Module) -> None:
                 "run: give the module without it, and take fs.privacy.DifferentialPrivacy"
             )
         ends = p.detach().aminmax() if p.is_floating_point() and p.numel() and not p.is_meta else ()
-        if not all(map(torch.isfinite, ends)):
+        if any(end.isnan() or (end.isinf() and p.requires_grad) for end in ends):  # a mask may be -inf
             raise InvalidInput(f"parameter '{name}' has a number that is not finite: give finite weights")
 
 
