@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial, reduce, wraps
 from itertools import product
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +35,20 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
+
+
+def _apart(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
+    # to be compiled as a function of its own: XLA would work its arguments out again for each result, in the order of
+    # their transposes, and its results for each place where they are read
+    own = jax.jit(function, inline=False, **static)
+
+    @wraps(function)
+    def call(*values: Any, **given: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return own(*values, **given)
+
+    return call
+
 
 # Winograd's minimal filtering F(4x4, 3x3): a 3x3 convolution and its two gradients with a quarter of the products.
 #
@@ -90,7 +104,12 @@ def gradient_of_input(y: Array, kernel: Array, x: Sequence[int], before: Sequenc
 def gradient_of_kernel(x: Array, y: Array, before: Sequence[int]) -> Array:
     """The gradient of the kernel from y's, for the input x, padded by so many zeros `before` each axis."""
     factors = zip(_of_input(x, y.shape, before), _of_result(y), strict=True)
-    products = [t.T @ g for t, g in factors]
+    return _kernel_of_products([t.T @ g for t, g in factors])
+
+
+@_apart
+def _kernel_of_products(products: Sequence[Array]) -> Array:
+    # G' products G of 36 matrices (c, out)
     rows = [_times(_KERNEL.T, products[j::_TILE]) for j in range(_TILE)]
     return jnp.stack([jnp.stack(_times(_KERNEL.T, [row[i] for row in rows])) for i in range(3)])
 
@@ -109,16 +128,22 @@ def _of_input(x: Array, y: Sequence[int], before: Sequence[int]) -> list[Array]:
     # B' x B: 36 matrices (tiles, c)
     covered = [_STEP * tiles + _TILE - _STEP for tiles in _tiles(y)]
     x = _padded(x, [(b, has - n - b) for b, has, n in zip(before, covered, x.shape[1:3], strict=True)])
-    rows = _times(_INPUT, _every_fourth(x, 1, y))
-    return [t.reshape(-1, x.shape[-1]) for row in rows for t in _times(_INPUT, _every_fourth(row, 2, y))]
+    rows = _rows_of_input(x)
+    return [t.reshape(-1, x.shape[-1]) for row in rows for t in _times(_INPUT, _every_fourth(row, 2))]
 
 
-def _every_fourth(x: Array, axis: int, y: Sequence[int]) -> list[Array]:
+@_apart
+def _rows_of_input(x: Array) -> list[Array]:
+    return _times(_INPUT, _every_fourth(x, 1))
+
+
+def _every_fourth(x: Array, axis: int) -> list[Array]:
     # the entries of all tiles along an axis: the first of each, the second of each, ...
-    span = _STEP * (_tiles(y)[axis - 1] - 1) + 1
+    span = x.shape[axis] - _TILE + 1
     return [lax.slice_in_dim(x, i, i + span, _STEP, axis) for i in range(_TILE)]
 
 
+@_apart
 def _of_result(y: Array) -> list[Array]:
     # A y A': 36 matrices (tiles, out)
     y = _padded(y, [(0, _STEP * tiles - n) for tiles, n in zip(_tiles(y.shape), y.shape[1:3], strict=True)])
@@ -215,8 +240,7 @@ def _compute(*values: Array, of: str, form: _Form) -> Array:
         return _widened(given["x"], given["kernel"], form.strides, form.padding, form.dilation)
     if of == "x":
         return _gradient_of_input(given["y"], given["kernel"], form)
-    with set_xla_metadata(inlineable="false"):
-        return _gradient_of_kernel(given["x"], given["y"], form)
+    return _gradient_of_kernel(given["x"], given["y"], form=form)
 
 
 def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
@@ -231,11 +255,9 @@ def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
     return _widened(y, turned, (1,) * len(ends), ends, form.dilation, form.strides)
 
 
-@partial(jax.jit, inline=False, static_argnames="form")
+@partial(_apart, static_argnames="form")
 def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
     # a convolution of x with y, whose examples are its channels
-    # to be compiled as a function of its own: XLA would work out what x and y are made of again, in the order
-    # of their transposes, which is slow
     window, axes = form.kernel[:-2], x.ndim - 2
     ends = [
         (before, (places - 1) * stride + 1 + d * (w - 1) - n - before)
