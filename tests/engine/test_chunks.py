@@ -196,3 +196,19 @@ def test_bits_do_not_depend_on_how_many_cores_share_a_loop(method, monkeypatch):
     (state, logs), (other, other_logs) = found
     for a, b in zip(jax.tree.leaves((state, logs)), jax.tree.leaves((other, other_logs)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA fuses on a CPU")
+def test_a_large_message_is_computed_where_it_is_read():
+    """No difference as large as the model is written beside the sums of the cohort."""
+    clients = [np.ones((4, 64), np.float32)] * 2
+    start = np.zeros((64, 32, 9, 9), np.float32)
+    work = fs.Task.from_arrays(
+        lambda w, b: jnp.mean((b @ w.reshape(64, -1)) ** 2), start, clients, batch_size=2
+    )
+    setup = prepare(fs.FedAvg(0.1), work, RunOptions(rounds=1, chunk=1, devices=1))
+    given = (setup.program, setup.algorithm, setup.sampling, setup.shared, setup.key, setup.state)
+    text = compiled_advance(setup.program.on_one_core).lower(*given, 1).compile().as_text()
+    shape = r"f32\[64,(32,9,9|2592)\]"
+    assert re.search(shape, text)
+    assert not re.search(rf"wrapped_subtract[.\d]* = {shape}", text)

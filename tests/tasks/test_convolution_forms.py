@@ -265,12 +265,19 @@ def test_float32_tiles_round_as_direct_sums_do():
         assert np.abs(np.asarray(a) - b).max() < 5e-6 * np.abs(a).max()
 
 
-def test_a_kernels_gradient_is_a_function_that_is_not_inlined():
-    """So that XLA does not work out what its arguments are made of again, in the order of their transposes."""
-    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in CASES["3, even"][:2]]
+@pytest.mark.parametrize(
+    ("images", "kernel", "functions"),
+    [((4, 8, 8, 3), (3, 3, 3, 16), ["gradient_of_kernel"]),
+     ((8, 16, 16, 64), (3, 3, 64, 64), ["kernel_of_products", "of_result"])],
+    ids=["direct", "tiles"],
+)  # fmt: skip
+def test_parts_of_a_gradient_are_functions_that_are_not_inlined(images, kernel, functions):
+    """So that XLA does not work out what their arguments are made of again, in the order of their transposes."""
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (images, kernel)]
     gradient = jax.grad(lambda x, kernel: jnp.sum(conv(x, kernel, padding=1) ** 2), 1)
-    wide = shapes[1].update(shape=(3, 3, 3, 16))
-    assert 'inlineable = "false"' in jax.jit(gradient).lower(shapes[0], wide).as_text()
+    lines = jax.jit(gradient).lower(*shapes).as_text().splitlines()
+    apart = [line for line in lines if "call @" in line and 'inlineable = "false"' in line]
+    assert sorted(line.split("@_")[1].split("(")[0] for line in apart) == functions
 
 
 def test_in_a_loop_every_convolution_has_its_channels_last():

@@ -92,13 +92,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     names, text = sorted(known), f"unknown {kind} '{name}':"
     near = nearest(str(name), names)
     text += f" did you mean '{near}'?" if near else ""
-    if near and len(names) > _SHORT_LIST and _likeness(str(name), near) > _LIKE:
+    likeness = difflib.SequenceMatcher(None, str(name).lower(), (near or "").lower()).ratio()
+    if near and len(names) > _SHORT_LIST and likeness > _LIKE:
         return InvalidInput(text)
     return InvalidInput(f"{text} Known: {', '.join(names) or 'none'}")
-
-
-def _likeness(name: str, known: str) -> float:
-    return difflib.SequenceMatcher(None, name.lower(), known.lower()).ratio()
 
 
 def check_known(kind: str, name: object, known: Collection[str]) -> None:

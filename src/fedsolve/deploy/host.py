@@ -111,8 +111,6 @@ def return_freed_memory() -> None:
 VARIABLE = "OMP_NUM_THREADS"
 """Where an environment says how many threads PyTorch may take."""
 
-_NODE = b"flower-supernode"
-
 
 def share_of_cores(nodes: int) -> int:
     """Threads of each of so many nodes of this machine, at least one.
@@ -136,7 +134,7 @@ def _is_node(file: Path) -> bool:
         words = file.read_bytes().split(b"\0")[:2]
     except OSError:  # ended meanwhile, or another user's
         return False
-    return any(word.rpartition(b"/")[2] == _NODE for word in words)
+    return any(word.rpartition(b"/")[2] == b"flower-supernode" for word in words)
 
 
 @functools.cache

@@ -448,8 +448,6 @@ class Ends:
 
 # How methods compare: a paper's numbers beside ours, ranks, and what tuning costs.
 
-_OTHERS = "0.82"
-
 
 @dataclass(frozen=True)
 class Against:
@@ -528,7 +526,7 @@ class Budgets:
     def _panel(self, axis: Axes, means: dict[str, np.ndarray], method: str) -> None:
         for other, values in means.items():
             if other != method:
-                axis.plot(self.tried, values, color=_OTHERS, linewidth=1)
+                axis.plot(self.tried, values, color="0.82", linewidth=1)
         colour, dash = styles(sorted(means))[method]
         line = (0, dash) if dash else "-"
         axis.plot(

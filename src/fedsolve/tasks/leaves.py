@@ -73,7 +73,7 @@ def split_leaves(params: Params, freeze: Sequence[str] = (), frozen_dtype: str |
     paths, leaves = named_leaves(params)
     structure = jax.tree.structure(params)
     try:
-        floating = [_is_floating(leaf) for leaf in leaves]
+        floating = [jnp.issubdtype(getattr(leaf, "dtype", object), jnp.floating) for leaf in leaves]
     except TypeError:  # a type of numbers that NumPy has not
         kind = next(
             type(x) for x in leaves if hasattr(x, "dtype") and not isinstance(x, np.ndarray | jax.Array)
@@ -178,10 +178,6 @@ def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:
             )
         chosen |= here
     return chosen
-
-
-def _is_floating(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _array(leaf: Any) -> Any:

@@ -128,13 +128,8 @@ def _of_input(x: Array, y: Sequence[int], before: Sequence[int]) -> list[Array]:
     # B' x B: 36 matrices (tiles, c)
     covered = [_STEP * tiles + _TILE - _STEP for tiles in _tiles(y)]
     x = _padded(x, [(b, has - n - b) for b, has, n in zip(before, covered, x.shape[1:3], strict=True)])
-    rows = _rows_of_input(x)
+    rows = _times(_INPUT, _every_fourth(x, 1))
     return [t.reshape(-1, x.shape[-1]) for row in rows for t in _times(_INPUT, _every_fourth(row, 2))]
-
-
-@_apart
-def _rows_of_input(x: Array) -> list[Array]:
-    return _times(_INPUT, _every_fourth(x, 1))
 
 
 def _every_fourth(x: Array, axis: int) -> list[Array]:

@@ -53,7 +53,7 @@ def _of_margins(loss: Callable[[Array], Array]) -> ExampleLoss:
     # With an output for each class, a class's weight counts in its own output's problem alone, as in scikit-learn's one
     # against the rest.
     def each(outputs: Array, y: Array, weights: Array | None) -> Array:
-        own = loss(_signs(outputs, y) * outputs)
+        own = loss(jnp.where(_label_mask(outputs, y), outputs, -outputs))
         if weights is not None:
             several = outputs.shape[1] > 1
             own = own * (jnp.where(_label_mask(outputs, y), weights, 1) if several else weights[y][:, None])
@@ -82,10 +82,6 @@ def squared(outputs: Array, y: Array, weights: Array | None) -> Array:
 def _label_mask(outputs: Array, y: Array) -> Array:
     # Which output is the label's; of two classes there is one output, of the second.
     return y[:, None] == (jnp.arange(outputs.shape[1]) if outputs.shape[1] > 1 else 1)
-
-
-def _signs(outputs: Array, y: Array) -> Array:
-    return jnp.where(_label_mask(outputs, y), 1, -1).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,6 @@ from fedsolve.geometry.penalties import L1
 from fedsolve.geometry.regularizer import with_prox
 from fedsolve.methods.client.solver import local_loop
 
-_PROX = Euclidean()
-
 
 @module
 class DualAverage:
@@ -146,7 +144,7 @@ class FastFedDA(Algorithm):
 
     def _primal(self, at: DualAverage, dual: Params, count: Scalar) -> Params:
         below = count * self.mu / 2 + self.gamma
-        return _PROX.composite(self.psi, trees.scale(-1 / below, dual), count / below)
+        return Euclidean().composite(self.psi, trees.scale(-1 / below, dual), count / below)
 
 
 @class_by_name("CFedDA")

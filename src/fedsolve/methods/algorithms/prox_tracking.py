@@ -21,8 +21,6 @@ from fedsolve.geometry.mirrors import Euclidean
 from fedsolve.geometry.regularizer import with_prox
 from fedsolve.methods.client.solver import local_loop
 
-_PROX = Euclidean()
-
 
 @module
 class ProxTrackingServer:
@@ -158,4 +156,4 @@ class ProxTracking(Algorithm):
         return measures_of(self.psi)
 
     def _prox(self, x: Params, step: Scalar) -> Params:
-        return _PROX.composite(self.psi, x, step)
+        return Euclidean().composite(self.psi, x, step)

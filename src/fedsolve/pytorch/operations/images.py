@@ -17,8 +17,6 @@ from jaxtyping import Array
 from fedsolve.pytorch.operations.operands import index_dtype, is_floating, same_everywhere
 from fedsolve.pytorch.translation.registry import operation
 
-_LETTERS = "DHW"
-
 
 @operation("aten.convolution.default")
 def convolution(
@@ -43,7 +41,7 @@ def convolution(
         sides = [(w - 1 - p, w - 1 - p + m) for w, p, m in zip(window, pads, more, strict=True)]
     else:
         gaps, sides = [1] * axes, [(p, p) for p in pads]
-    space = _LETTERS[-axes:]
+    space = "DHW"[-axes:]
     y = lax.conv_general_dilated(
         x,
         weight,

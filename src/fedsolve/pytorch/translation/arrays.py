@@ -344,7 +344,8 @@ def mode_setter(module: nn.Module) -> Callable[[bool], None]:
 @contextmanager
 def preserve_attributes(*modules: Any) -> Iterator[None]:
     # afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile
-    parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules() if not _scripted(part)]
+    parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules()]
+    parts = [part for part in parts if not isinstance(part, torch.jit.ScriptModule)]
     before = [(p, dict(vars(p)), dict(p._buffers)) for p in parts]
     try:
         yield
@@ -354,7 +355,3 @@ def preserve_attributes(*modules: Any) -> Iterator[None]:
             vars(part).update(attributes)
             part._buffers.clear()
             part._buffers.update(own)
-
-
-def _scripted(part: nn.Module) -> bool:
-    return isinstance(part, torch.jit.ScriptModule)

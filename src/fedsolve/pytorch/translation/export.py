@@ -336,21 +336,17 @@ def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: 
 
 def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
     # x: floating numbers as the data have them; dtype: the type to which a run rounds them
-    exact, rounded = (pytree.tree_map_only(Tensor, lambda t, to=to: _in(t, to), x) for to in (None, dtype))
-    leaves = zip(pytree.tree_leaves(exact), pytree.tree_leaves(rounded), strict=True)
+    rounded = pytree.tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, x)
+    leaves = zip(pytree.tree_leaves(x), pytree.tree_leaves(rounded), strict=True)
     if all(not isinstance(a, Tensor) or torch.equal(a.double(), b.double()) for a, b in leaves):
         return False
     own = copy_module(module).eval()
     try:
         with torch.no_grad():
-            outputs = [pytree.tree_leaves(_once(own, values, "evaluation")) for values in (exact, rounded)]
+            outputs = [pytree.tree_leaves(_once(own, values, "evaluation")) for values in (x, rounded)]
     except InvalidInput:  # it takes numbers of its own type alone, to which its user rounds them
         return False
     return not all(_near(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, Tensor))
-
-
-def _in(t: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return t.to(dtype) if dtype is not None and t.is_floating_point() else t
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
