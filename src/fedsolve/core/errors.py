@@ -92,8 +92,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     names, text = sorted(known), f"unknown {kind} '{name}':"
     near = nearest(str(name), names)
     text += f" did you mean '{near}'?" if near else ""
-    likeness = difflib.SequenceMatcher(None, str(name).lower(), (near or "").lower()).ratio()
-    if near and len(names) > _SHORT_LIST and likeness > _LIKE:
+    likeness = difflib.SequenceMatcher(None, str(name).lower(), near.lower()).ratio() if near else 0
+    if len(names) > _SHORT_LIST and likeness > _LIKE:
         return InvalidInput(text)
     return InvalidInput(f"{text} Known: {', '.join(names) or 'none'}")
 

@@ -16,12 +16,13 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
 * `compiler.clear_caches_near_mapping_limit`: every program keeps memory mappings, of which Linux allows 65,530; beyond
   them the compiler aborts the process (no report found).
 
-Four workarounds stay with what uses them: `fedsolve.engine.checks.losses` keeps programs that call Python on one
+Five workarounds stay with what uses them: `fedsolve.engine.checks.losses` keeps programs that call Python on one
 device, since on several of one process they wait for one another for good (no report found;
 https://github.com/jax-ml/jax/issues/25861 is of such waiting on one),
 `fedsolve.core.trees.array_is_finite` compares bits, since the maximum of numbers of which one is NaN may be a number
 (https://github.com/openxla/xla/issues/21461),
 `fedsolve.methods.robust.vectors` counts instead of sorting (a sort takes several times as long:
 https://github.com/jax-ml/jax/issues/10434), and `fedsolve.engine.compute.train` does without `custom_vmap` where a loss
-has buffers (no mutable array inside it; of `custom_jvp`: https://github.com/jax-ml/jax/issues/27470).
+has buffers (no mutable array inside it; of `custom_jvp`: https://github.com/jax-ml/jax/issues/27470) and lets large
+messages be computed where they are read (`tests/engine/test_chunks.py` shows how XLA writes them otherwise).
 """

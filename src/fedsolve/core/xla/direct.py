@@ -37,9 +37,9 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 
-def _apart(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
-    # to be compiled as a function of its own: XLA would work its arguments out again for each result, in the order of
-    # their transposes, and its results for each place where they are read
+def _not_inlined(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
+    # compiled as a function of its own: XLA would work its arguments out again for each result, in the order of their
+    # transposes, and its results for each place where they are read
     own = jax.jit(function, inline=False, **static)
 
     @wraps(function)
@@ -107,7 +107,7 @@ def gradient_of_kernel(x: Array, y: Array, before: Sequence[int]) -> Array:
     return _kernel_of_products([t.T @ g for t, g in factors])
 
 
-@_apart
+@_not_inlined
 def _kernel_of_products(products: Sequence[Array]) -> Array:
     # G' products G of 36 matrices (c, out)
     rows = [_times(_KERNEL.T, products[j::_TILE]) for j in range(_TILE)]
@@ -138,7 +138,7 @@ def _every_fourth(x: Array, axis: int) -> list[Array]:
     return [lax.slice_in_dim(x, i, i + span, _STEP, axis) for i in range(_TILE)]
 
 
-@_apart
+@_not_inlined
 def _of_result(y: Array) -> list[Array]:
     # A y A': 36 matrices (tiles, out)
     y = _padded(y, [(0, _STEP * tiles - n) for tiles, n in zip(_tiles(y.shape), y.shape[1:3], strict=True)])
@@ -250,7 +250,7 @@ def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
     return _widened(y, turned, (1,) * len(ends), ends, form.dilation, form.strides)
 
 
-@partial(_apart, static_argnames="form")
+@partial(_not_inlined, static_argnames="form")
 def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
     # a convolution of x with y, whose examples are its channels
     window, axes = form.kernel[:-2], x.ndim - 2

@@ -303,9 +303,6 @@ def _states_of_all(
     return updated if rows is None else scatter(updated, ids, present, rows)
 
 
-_LARGE = 2**16  # entries of an array
-
-
 class _Shared(NamedTuple):
     # what all clients of a round share
     algorithm: Algorithm
@@ -356,7 +353,7 @@ def _zero_if_absent(present: Scalar, x: Any) -> Any:
     # of a large array alone, for speed: XLA fuses a difference with the choice and computes it where it is read, so
     # that no message as large as the model is written. One operation alone on a kernel (out, c, 3, 3) takes four
     # times as long on a CPU (JAX 0.10.2)
-    large = jnp.size(x) >= _LARGE and jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+    large = jnp.size(x) >= 2**16 and jnp.issubdtype(jnp.result_type(x), jnp.inexact)
     return jnp.where(present, x, 0) if large else x
 
 
