@@ -15,11 +15,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-import torch._export.utils
 import torch.fx.proxy
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch._decomp import get_decompositions
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,19 +26,8 @@ from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.batch_losses import global_states, seed_all
 from fedsolve.pytorch.translation.arrays import copy_module, mode_setter, preserve_attributes
+from fedsolve.pytorch.translation.decomposition import in_core_aten, registered_once
 from fedsolve.pytorch.translation.registry import where_raised
-
-# these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
-# or (detach) the gradient that they stop
-KEPT = frozenset(
-    """
-    dropout alpha_dropout feature_dropout feature_alpha_dropout native_dropout
-    layer_norm group_norm native_layer_norm native_group_norm
-    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-    scaled_dot_product_attention lstm gru rnn_tanh rnn_relu detach
-    hardsigmoid hardswish multilabel_margin_loss_forward multi_margin_loss sinc std std_mean
-    """.split()  # noqa: SIM905
-)
 
 
 def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> ExportedProgram:
@@ -58,13 +45,11 @@ def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) ->
             silence(),
             _all_frames(),
             _masks_as_they_are(),
-            _operations_listed_once(),
-            _own_alone(),
+            registered_once(),
             _unvalidated(),
         ):
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
-            _keep_stopped(program)
-            return program.run_decompositions(_table())
+            return in_core_aten(program)
     finally:
         for part, mode in modes:
             part.training = mode
@@ -97,34 +82,6 @@ def _masks_as_they_are() -> Any:
 
 
 @contextlib.contextmanager
-def _operations_listed_once() -> Iterator[None]:
-    # PyTorch (2.13) makes this list 50 times for a program, a fifth of the time
-    name = "_materialize_cpp_cia_ops"
-    getattr(torch._export.utils, name, lambda: None)()
-    with mock.patch.object(torch._export.utils, name, return_value=None, create=True):
-        yield
-
-
-def _own_alone() -> Any:
-    # PyTorch (2.13) registers some 900 decompositions of its own again and again for a program, a third of
-    # the time, to do what it does anyway
-    register = getattr(torch.export.exported_program, "_override_composite_implicit_decomp", None)
-
-    def own(rules: dict[Any, Any]) -> Any:
-        return (
-            register({op: rule for op, rule in rules.items() if not _is_its_own(rule)}) if register else None
-        )
-
-    return mock.patch.object(
-        torch.export.exported_program, "_override_composite_implicit_decomp", own, create=True
-    )
-
-
-def _is_its_own(rule: Any) -> bool:
-    return getattr(getattr(rule, "func", None), "__name__", "") == "_special_op_to_decompose_cia"
-
-
-@contextlib.contextmanager
 def silence() -> Iterator[None]:
     # what is wrong is raised, and said in one line
     level = logging.root.manager.disable
@@ -147,30 +104,6 @@ def _axes(x: Any, rows: int) -> Any:
     parts, context = pytree.SUPPORTED_NODES[kind].flatten_fn(x)
     axes = [_axes(part, rows) for part in parts]
     return pytree.SUPPORTED_NODES[kind].unflatten_fn(axes, context) if kind in pytree.BUILTIN_TYPES else axes
-
-
-def _keep_stopped(program: ExportedProgram) -> None:
-    # decompositions would forget `torch.no_grad()`: its results become detached
-    graph = program.graph
-    for node in list(graph.nodes):
-        if node.op != "call_function" or "wrap_with_set_grad_enabled" not in str(node.target) or node.args[0]:
-            continue
-        for result in list(node.users):
-            if isinstance(result.meta.get("val"), torch.Tensor):
-                with graph.inserting_after(result):
-                    stopped = graph.call_function(torch.ops.aten.detach.default, (result,))
-                stopped.meta = dict(result.meta)
-                result.replace_all_uses_with(stopped, lambda user, own=stopped: user is not own)
-    program.graph_module.recompile()
-
-
-def _table() -> dict[Any, Any]:
-    table = torch.export.default_decompositions()
-    table.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
-    for overload in list(table):
-        if str(overload).split(".")[1] in KEPT:
-            table.pop(overload)
-    return table
 
 
 LARGEST = 2**31 - 1  # of 32 bits

@@ -224,7 +224,13 @@ class Program:
         return [n for n, (kind, _) in zip(self._places, self._sources, strict=True) if kind == "input"]
 
     def _digest(self) -> str:
-        found = hashlib.blake2b(f"{self._graph}{self._sources}{self._dtype}".encode(), digest_size=8)
+        # operations by number: their names depend on how PyTorch traced them
+        own = [
+            (n.op, name_of(n), map_arg((n.args, n.kwargs), lambda a: f"%{self._number[a]}"))
+            for n in self._number
+            if not _is_check(n)
+        ]
+        found = hashlib.blake2b(f"{own}{self._sources}{self._dtype}".encode(), digest_size=8)
         for name, value in sorted(self._constants.items()):
             found.update(f"{name}{value.shape}{value.dtype}".encode() + value.tobytes())
         return found.hexdigest()
