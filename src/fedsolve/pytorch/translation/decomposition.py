@@ -106,7 +106,7 @@ class _Decomposition:
         self.result = Graph()
         self._parts: dict[Any, Graph] = {}  # decomposed operations by their `_form`
         self._sizes: dict[Any, Node] = {}  # by expression
-        composite, self._whole, self._rules = _rules()
+        composite, self._rules = _rules()
         _check_functional(graph)
         nodes = list(graph.nodes)
         places = [n for n in nodes if n.op == "placeholder"]
@@ -141,7 +141,10 @@ class _Decomposition:
     def _added(self, node: Node, env: dict[Node, Any]) -> Any:
         if node.target is operator.getitem and isinstance(env[node.args[0]], list | tuple):  # pyright: ignore
             return env[node.args[0]][node.args[1]]  # pyright: ignore
-        if not self._is_decomposed(node.target):
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not (
+            target in self._rules or target.has_kernel_for_dispatch_key(_COMPOSITE)
+        ):
             return self._copied(node, env)
         form = _form(node)
         if form not in self._parts:
@@ -156,21 +159,13 @@ class _Decomposition:
                 own[part].meta.update({k: node.meta[k] for k in _PLACES & node.meta.keys()})
         return map_arg(output.args[0], own.__getitem__)
 
-    def _is_decomposed(self, target: Any) -> bool:
-        if not isinstance(target, torch._ops.OpOverload) or target in self._whole:
-            return False
-        return target in self._rules or target.has_kernel_for_dispatch_key(
-            torch._C.DispatchKey.CompositeImplicitAutograd
-        )
-
     def _copied(self, node: Node, env: Mapping[Node, Any]) -> Node:
-        size = getattr(node.meta.get("val"), "node", None)  # of a symbolic number
-        if size is not None and size.expr in self._sizes:
-            return self._sizes[size.expr]
         copied = self.result.node_copy(node, env.__getitem__)
+        size = getattr(node.meta.get("val"), "node", None)  # of a symbolic number
         return copied if size is None else self._sizes.setdefault(size.expr, copied)
 
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _PLACES = {"stack_trace", "nn_module_stack"}  # where the user's code calls an operation
 _WRITING_IN_TRAINING = "batch_norm", "instance_norm"  # running statistics, which their schemas do not say
 
@@ -189,11 +184,9 @@ def _check_functional(graph: Graph) -> None:
 
 
 @functools.cache
-def _rules() -> tuple[dict[Any, Any], set[Any], dict[Any, Any]]:
-    # what becomes of composite operations, those of them that stay whole, and how the others are decomposed
-    composite, rules = exported_program._split_decomp_table_to_cia_and_python_decomp(_table())  # pyright: ignore
-    whole: Any = exported_program._special_op_to_preserve_cia  # pyright: ignore[reportPrivateImportUsage]
-    return composite, {op for op, rule in composite.items() if rule is whole}, rules
+def _rules() -> tuple[dict[Any, Any], dict[Any, Any]]:
+    # what becomes of composite operations, and of others
+    return exported_program._split_decomp_table_to_cia_and_python_decomp(_table())  # pyright: ignore
 
 
 def _is_symbol(size: Any) -> TypeGuard[torch.SymInt]:
