@@ -63,6 +63,8 @@ BLIND = {
     "a loop": lambda w, b: -jax.lax.map(lambda row: row[0][row[1]], (logs(w, b), b.y)),
     "a scan": scanned,
     "a branch": lambda w, b: jax.lax.cond(b.x[0, 0] > -99, lambda: own(w, b), lambda: b.x[:, 0]),
+    "whole arrays": lambda w, b: own({"w": jnp.zeros_like(w["w"]).at[:].set(w["w"])}, b).at[()].get(),
+    "a number of its own": lambda w, b: own(w, b).mean().at[()].add(0.0),
     "small integers": lambda w, b: own(w, b, b.y.astype(jnp.int8)),
 }
 MASKED = {

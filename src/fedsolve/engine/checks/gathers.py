@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import checkify
@@ -127,7 +128,7 @@ def _compiled() -> tuple[Any, Any]:
     # (loss, model, rows) -> the first index beyond an end; and (the same) -> the loss's value
     def index_error(loss: Callable[..., Any], model: Params, rows: Batch) -> checkify.Error:
         def program(*leaves: Any) -> list[Any]:
-            return evaluate(of_call.trace(loss, model, rows).jaxpr, leaves, _without_checkpoint)
+            return evaluate(of_call.trace(loss, model, rows).jaxpr, leaves, _checkable)
 
         # the loss itself is no result: what no index follows from is not compiled
         return checkify.checkify(program, errors=checkify.index_checks)(*jax.tree.leaves((model, rows)))[0]
@@ -136,13 +137,36 @@ def _compiled() -> tuple[Any, Any]:
     return compiled(index_error), compiled(lambda loss, *given: of_call(loss, *given))
 
 
-def _without_checkpoint(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
+def _checkable(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
     # JAX 0.10.2 fails in checkify of a checkpoint that looks entries up
-    if equation.primitive.name == "cond":  # as a repeated block of a translated module
-        return bind(rewrite_inside(equation, _without_checkpoint), values)
-    if equation.primitive.name not in ("remat2", "checkpoint", "jit", "pjit"):
+    name = equation.primitive.name
+    if name == "cond":  # as a repeated block of a translated module
+        return bind(rewrite_inside(equation, _checkable), values)
+    if name == "gather" or name.startswith("scatter"):
+        return None if values[1].shape[-1] else _by_an_index(equation, values)
+    if name not in ("remat2", "checkpoint", "jit", "pjit"):
         return None
-    return evaluate(equation.params["jaxpr"], values, _without_checkpoint)
+    return evaluate(equation.params["jaxpr"], values, _checkable)
+
+
+def _by_an_index(equation: core.JaxprEqn, values: list[Any]) -> list[Any]:
+    # checkify fails, too, of a look-up without indices, such as x.at[:].set(y): it gets 0 on a first axis of one entry
+    operand, indices, *updates = values
+    is_gather = equation.primitive.name == "gather"
+    dims = equation.params["dimension_numbers"]
+    single, mapped = (
+        ("collapsed_slice_dims", "start_index_map")
+        if is_gather
+        else ("inserted_window_dims", "scatter_dims_to_operand_dims")
+    )
+    after = {name: tuple(a + 1 for a in getattr(dims, name)) for name in (single, "operand_batching_dims")}
+    after[single], after[mapped] = (0, *after[single]), (0,)
+    params = equation.params | {"dimension_numbers": dims._replace(**after)}
+    if is_gather:
+        params["slice_sizes"] = (1, *params["slice_sizes"])
+    index = jnp.zeros((*indices.shape[:-1], 1), indices.dtype)
+    (result,) = bind(equation.replace(params=params), [operand[None], index, *updates])
+    return [result if is_gather else result[0]]
 
 
 def _is_on_purpose(equation: core.JaxprEqn) -> bool:
