@@ -218,7 +218,7 @@ def margins(d: Draw) -> Rows:
     )  # PyTorch has no gradient by weights: those are among the losses of the collection
     others = [call(tied, own, *more) for more in ((), (2,), (1, 0.5), (1, 1, None, 0), (1, 1, None, 2))]
     others.append(call(tied[0], own[0]))
-    return {"aten.multilabel_margin_loss_forward.default": calls, "aten.multi_margin_loss.default": others}
+    return {"aten.multilabel_margin_loss.default": calls, "aten.multi_margin_loss.default": others}
 
 
 def activations(d: Draw) -> Rows:

@@ -10,7 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import Draw, Drawn, Entry, Net, images, integers, regression, series, vectors, weight, words
+from zoo.entry import (
+    Draw,
+    Drawn,
+    Entry,
+    Net,
+    images,
+    integers,
+    refused,
+    regression,
+    series,
+    vectors,
+    weight,
+    words,
+)
 
 
 def graphs(draw: Draw, n: int) -> Drawn:
@@ -378,7 +391,7 @@ ENTRIES = [
     Entry("normalising flow", Coupling, vectors, likelihood),
     Entry("variational autoencoder without noise", Variational, regression, evidence),
     Entry("quantised codes", Quantised, vectors, committed),
-    Entry("conditional random field", Chain, tagged, of_chain),
+    Entry("conditional random field", Chain, tagged, of_chain, refused("not a mean over examples")),
     net("soft tree", tree, vectors, lambda: {"a": nn.Linear(6, 3), "leaves": weight(4, 3)}),
     net(
         "functions of splines",

@@ -228,7 +228,7 @@ ENTRIES = [
         "attention over examples",
         lambda: attend(over_examples, **linears("q", "v")),
         series,
-        verdict=refused("mean over examples|mixes"),
+        verdict=refused("depend on the others"),
     ),
     Entry("attention lowered by distance", Alibi, series),
     Entry("rotated and grouped attention", Rotary, series),

@@ -265,7 +265,7 @@ ENTRIES = [
     on("gaussian", gaussian, regression, verdict=noted("")),
     on("mixture of densities", mixture, regression),
     on("soft margin", nn.SoftMarginLoss(), targets(lambda d, n: bits(d, n) * 2 - 1)),
-    on("margin of sets", nn.MultiLabelMarginLoss(), labels_of_a_set),
+    on("margin of sets", nn.MultiLabelMarginLoss(), labels_of_a_set, gate=True),
     on("soft margin of sets", nn.MultiLabelSoftMarginLoss(), targets(bits)),
     on("margins", nn.MultiMarginLoss(p=2, margin=0.7)),
     made_with("margins with weights", lambda: nn.MultiMarginLoss(weight=W)),

@@ -295,8 +295,8 @@ def scaled_dot_product_attention(
 _MEAN, _SUM = 1, 2
 
 
-@operation("aten.multilabel_margin_loss_forward.default")
-def multilabel_margin_loss(x: Array, target: Array, reduction: int) -> tuple[Array, Array]:
+@operation("aten.multilabel_margin_loss.default")
+def multilabel_margin_loss(x: Array, target: Array, reduction: int = _MEAN) -> Array:
     # target (rows, classes): each row names the example's own classes, up to the first negative entry
     rows, named = jnp.atleast_2d(x), jnp.atleast_2d(target)
     classes = rows.shape[1]
@@ -306,8 +306,7 @@ def multilabel_margin_loss(x: Array, target: Array, reduction: int) -> tuple[Arr
     at = jnp.take_along_axis(rows, jnp.where(counts, named, 0), axis=1)
     margins = 1 - at[:, :, None] + rows[:, None, :]
     missed = jnp.where(counts[:, :, None] & ~among[:, None, :] & (margins > 0), margins, 0)
-    value = _reduced(jnp.sum(missed, axis=(1, 2)) / classes, x, reduction)
-    return value, among.astype(x.dtype).reshape(x.shape)
+    return _reduced(jnp.sum(missed, axis=(1, 2)) / classes, x, reduction)
 
 
 @operation("aten.multi_margin_loss.default")

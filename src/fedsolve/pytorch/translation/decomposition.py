@@ -32,7 +32,7 @@ KEPT = frozenset(
     layer_norm group_norm native_layer_norm native_group_norm
     _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
     scaled_dot_product_attention lstm gru rnn_tanh rnn_relu detach
-    hardsigmoid hardswish multilabel_margin_loss_forward multi_margin_loss sinc std std_mean
+    hardsigmoid hardswish multilabel_margin_loss multi_margin_loss sinc std std_mean
     """.split()  # noqa: SIM905
 )
 
