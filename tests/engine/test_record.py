@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.checks.traffic import Traffic
+from fedsolve.engine.checks.methods import Traffic
 from fedsolve.engine.compute.round import SENT
 from fedsolve.engine.record import RECORD, Recorder, RecordFile, Rows
 from harness import make_clients, make_task

@@ -15,8 +15,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.engine.checks.methods import check_buffers, check_rates
-from fedsolve.engine.checks.traffic import Traffic, traffic
+from fedsolve.engine.checks.methods import Traffic, check_buffers, check_rates, traffic
 from fedsolve.engine.compute.casting import cast, in_run, in_type, on_types, run_key, start_key
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import (

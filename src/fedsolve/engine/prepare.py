@@ -21,9 +21,8 @@ from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.core.xla.compiler import clear_caches_near_mapping_limit, use_compile_cache
 from fedsolve.data.stored import StoredData
-from fedsolve.engine.checks.methods import check_round, divergence_hint, largest_value, rates
+from fedsolve.engine.checks.methods import Traffic, check_round, divergence_hint, largest_value, rates
 from fedsolve.engine.checks.preflight import on_solvers, where_no_slope
-from fedsolve.engine.checks.traffic import Traffic
 from fedsolve.engine.compute.casting import in_run, start_params
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_devices, one_round, start

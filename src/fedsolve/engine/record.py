@@ -20,7 +20,7 @@ import numpy as np
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.fleets import Timeline
-from fedsolve.engine.checks.traffic import Traffic
+from fedsolve.engine.checks.methods import Traffic
 from fedsolve.engine.compute.round import SENT
 from fedsolve.engine.feedback_schedules import has_feedback
 from fedsolve.engine.identity import describe, function_name

@@ -17,7 +17,7 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.fleets import Fleet, Timeline, asynchronous, profile, synchronous
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Scalar, module, static
-from fedsolve.engine.checks.traffic import Traffic
+from fedsolve.engine.checks.methods import Traffic
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.options import RunOptions
 

@@ -1,29 +1,34 @@
-"""Checks of a method and its run before anything is compiled, and why a run diverged, in words."""
+"""Checks of a method and its run before anything is compiled, what travels, and why a run diverged, in words."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, Cohort, check_shares, name_of
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput, shown, with_article
+from fedsolve.core.introspect import ShapeOracle
 from fedsolve.core.loss_checks import why_not_finite
 from fedsolve.core.optax_bridge import Transformation
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import FromOptax, Reacting, Schedule, as_count, rate_at
 from fedsolve.core.trees import dtype_of
-from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module
+from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module, module, static
+from fedsolve.engine.checks.gathers import ROWS
+from fedsolve.engine.checks.losses import of_call
 from fedsolve.engine.compute.casting import argument_name
-from fedsolve.engine.compute.clients import LocalWork, shapes_of_two
+from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle, shapes_of_two
 from fedsolve.engine.compute.train import reduce_stacked
 from fedsolve.engine.identity import describe
 from fedsolve.tasks.loss_arguments import asked
@@ -32,11 +37,12 @@ from fedsolve.tasks.task import Task
 _REMEDY = "loss(params, batch, buffers) returns (value, new buffers), of the shapes and types of those that it is given"
 
 
-class Sent(NamedTuple):
-    """The shapes of what travels: the broadcast and the message."""
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one client in a round, as `fedsolve.wire` encodes them; up those of each variant of its message."""
 
-    down: Any
-    up: Any
+    up: tuple[int, ...]
+    down: int
 
 
 def check_method(algorithm: Any) -> None:
@@ -59,12 +65,47 @@ def check_method(algorithm: Any) -> None:
 
 def check_interface(
     algorithm: Algorithm, server: Any, params: Params, population: int, oracle: Callable[[], Oracle]
-) -> Sent:
-    """Try a round on shapes, and tell what travels; nothing is computed, and equal shapes are tried once."""
+) -> tuple[Any, Any]:
+    """The shapes of broadcast and message, by a round on shapes; nothing is computed, and equal ones are tried once."""
     # oracle: () -> an oracle of one client; a pytree
     _check_arrays(f"the server state of {name_of(algorithm)}", server)
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    return Sent(*_one_round.eval_shape(algorithm, server, params, population, oracle, number))
+    return _one_round.eval_shape(algorithm, server, params, population, oracle, number)
+
+
+def traffic(
+    algorithm: Algorithm, work: LocalWork, packed: PackedClients, key: Any, server: Any, params: Params
+) -> Traffic:
+    """The traffic of a method on a task, which is checked on the way; nothing is computed."""
+    first = _FirstClient(packed, key, _loss_type(work, packed, params), work)
+    down, up = check_interface(algorithm, server, params, packed.population, first)
+    return Traffic(wire.variants(up).sizes, wire.size(down))
+
+
+@module
+class _FirstClient:
+    # makes the first client's oracle, of shapes alone where the type of the loss is given
+    packed: PackedClients
+    key: Any
+    loss_type: Any = static()
+    work: LocalWork = static()
+
+    def __call__(self) -> Oracle:
+        if self.loss_type is not None:
+            # differentiating a network takes a third of a second, and the run's program does so again
+            return ShapeOracle(self.work.max_steps, self.loss_type)
+        bound, first = jnp.int32(self.work.max_steps), jnp.int32(0)
+        return client_oracle(self.work, self.packed, self.key, self.packed.number(first), bound, first)
+
+
+def _loss_type(work: LocalWork, packed: PackedClients, params: Params) -> Any:
+    # the type of a loss, traced as checks of a task do; None where it has buffers, which only calling it writes
+    if hasattr(work.loss, "training_loop"):
+        return dtype_of(params)
+    if "buffers" in asked(work.loss):
+        return None
+    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ROWS, *a.shape[1:]), a.dtype), packed.examples)
+    return of_call.eval_shape(work.loss, packed.model(params), batch).dtype
 
 
 @partial(jax.jit, static_argnames="population")
