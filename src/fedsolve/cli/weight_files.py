@@ -37,23 +37,16 @@ _KINDS = "--to torch and onnx support PyTorch modules, --to safetensors supports
 
 @dataclass(frozen=True)
 class Exported:
-    """A model's file before it is written.
+    """A model's file before it is written."""
 
-    Attributes:
-        content: of the file.
-        kind: its format, in words.
-        library: the card's `library_name`.
-        parameters, buffers: how many numbers each are.
-        use: a program of a few lines that reads the file, where `{file}` is its name.
-        check: what was compared, by name; empty if nothing was.
-    """
-
-    content: bytes
-    kind: str
-    library: str
+    content: bytes  # of the file
+    kind: str  # its format, in words
+    library: str  # the card's `library_name`
+    # parameters, buffers: how many numbers each are
     parameters: int
     buffers: int
-    use: str
+    use: str  # a program of a few lines that reads the file, where `{file}` is its name
+    # what was compared, by name; empty if nothing was
     check: Mapping[str, float | int] = field(default_factory=dict)
 
 

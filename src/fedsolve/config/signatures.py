@@ -161,42 +161,26 @@ def _described(kind: Any) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """What an option means and takes.
+    """What an option means and takes."""
 
-    Attributes:
-        text: its meaning.
-        otherwise: what is done where it is not given, if its default does not say so.
-        least: the least whole number that it takes; None if it takes none.
-        bits: whole numbers are below 2^bits.
-        words: texts that it takes.
-        share: whether it takes a number in (0, 1].
-        positive: whether it takes a number above 0.
-        axes: names of the whole numbers from 1 on of a table that it takes, all of them.
-        objects: whether it takes an object beside its words, which who uses it knows.
-        flag: its option on the command line, where that is not its name; it then takes a path as text.
-        instead_of: the option in whose place it is given: one of the two at most.
-        swept: whether a sweep takes it too.
-        configurable: of an app: whether a run's configuration may give it anew; it holds plain data alone.
-        written: (name, meaning) of what stands for it in a configuration and on the command line, which hold text.
-        written_default: its default there, if it has one only there.
-        checked_by: (name, value) -> the value, in place of the check that follows from the above.
-    """
-
-    text: str
-    otherwise: str = ""
-    least: int | None = None
-    bits: int = 31
-    words: tuple[str, ...] = ()
-    share: bool = False
-    positive: bool = False
-    axes: tuple[str, ...] = ()
-    objects: bool = False
-    flag: str = ""
-    instead_of: str = ""
-    swept: bool = True
+    text: str  # its meaning
+    otherwise: str = ""  # what is done where it is not given, if its default does not say so
+    least: int | None = None  # the least whole number that it takes; None if it takes none
+    bits: int = 31  # whole numbers are below 2^bits
+    words: tuple[str, ...] = ()  # texts that it takes
+    share: bool = False  # whether it takes a number in (0, 1]
+    positive: bool = False  # whether it takes a number above 0
+    axes: tuple[str, ...] = ()  # names of the whole numbers from 1 on of a table that it takes, all of them
+    objects: bool = False  # whether it takes an object beside its words, which who uses it knows
+    flag: str = ""  # its option on the command line, where that is not its name; it then takes a path as text
+    instead_of: str = ""  # the option in whose place it is given: one of the two at most
+    swept: bool = True  # whether a sweep takes it too
+    # of an app: whether a run's configuration may give it anew; it holds plain data alone
     configurable: bool = True
+    # (name, meaning) of what stands for it in a configuration and on the command line, which hold text
     written: tuple[str, About] | None = None
-    written_default: Any = None
+    written_default: Any = None  # its default there, if it has one only there
+    # (name, value) -> the value, in place of the check that follows from the above
     checked_by: Callable[[str, Any], Any] | None = None
 
     def check(self, name: str, value: Any) -> Any:

@@ -57,22 +57,16 @@ JOBS = (TRAIN, EVALUATE, STATISTICS, ANALYSIS)
 
 @dataclass(frozen=True)
 class Job:
-    """What a run is for.
-
-    Attributes:
-        model: the folder of a run, or a model's file, to evaluate; a relative path starts where the SuperLink did.
-        columns: what is asked about each column, by name; all that clients allow if there are none.
-        minimum: of clients and rows that a statistic must be of.
-        secure: whether statistics are sums of which the server sees no client's part.
-        analysis: as text, what an analysis is to find.
-    """
+    """What a run is for."""
 
     name: str
+    # the folder of a run, or a model's file, to evaluate; a relative path starts where the SuperLink did
     model: Path
+    # what is asked about each column, by name; all that clients allow if there are none
     columns: dict[str, Request]
-    minimum: Minimum
-    secure: bool = False
-    analysis: str = ""
+    minimum: Minimum  # of clients and rows that a statistic must be of
+    secure: bool = False  # whether statistics are sums of which the server sees no client's part
+    analysis: str = ""  # as text, what an analysis is to find
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Job:

@@ -260,23 +260,19 @@ T = TypeVar("T")
 
 @dataclass
 class Replies(Generic[T]):
-    """What came of requests so far.
-
-    Attributes:
-        rejected: clients that do not count, each with the reason, in the order in which that was found.
-        too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
-        is_over: whether no reply can count any more, however often clients are asked.
-    """
+    """What came of requests so far."""
 
     title: str
     needed: int
     wanted: int
     accepted: dict[int, T] = field(default_factory=dict)
     asked: int = 0
+    # clients that do not count, each with the reason, in the order in which that was found
     rejected: list[tuple[int, str]] = field(default_factory=list)
     causes: Counter[Cause] = field(default_factory=Counter)
+    # whether a reply did not count because its numbers are not finite or too large (`TooLarge`)
     too_large: bool = False
-    is_over: bool = False
+    is_over: bool = False  # whether no reply can count any more, however often clients are asked
     bytes_down: int = 0
     bytes_up: int = 0
 
@@ -384,22 +380,16 @@ def _cause_of(error: InvalidInput) -> Cause:
 
 @dataclass
 class PendingRequests(Generic[AnyRequest, T]):
-    """Requests of one kind that are under way.
-
-    Attributes:
-        replies: what has come, of earlier requests too where they are repeated.
-        turn: the number by which clients that do not answer are left alone for a while, from 1.
-        deadline: when the wait ends at the latest (`time.monotonic`), once they are sent.
-        silent: in the end, the clients that were waited for in vain.
-    """
+    """Requests of one kind that are under way."""
 
     exchange: Exchange[AnyRequest, T]
     requests: Mapping[int, AnyRequest]
-    replies: Replies[T]
-    turn: int
+    replies: Replies[T]  # what has come, of earlier requests too where they are repeated
+    turn: int  # the number by which clients that do not answer are left alone for a while, from 1
     waiting: set[int] = field(init=False)
+    # when the wait ends at the latest (`time.monotonic`), once they are sent
     deadline: float = field(init=False)
-    silent: list[int] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)  # in the end, the clients that were waited for in vain
 
     def __post_init__(self) -> None:
         self.waiting = set(self.requests)

@@ -28,16 +28,13 @@ PARTS = ("train", "validation")
 
 @dataclass(frozen=True)
 class Fact:
-    """A field that travels among the facts of a record.
-
-    Attributes:
-        read: the fact -> the field's value; it raises `InvalidInput` where that cannot be.
-        is_optional: whether it is left out where it is empty: Flower counts no bytes of an empty text.
-    """
+    """A field that travels among the facts of a record."""
 
     kind: type
     write: Callable[[Any], Any] = lambda value: value
+    # the fact -> the field's value; it raises `InvalidInput` where that cannot be
     read: Callable[[Any], Any] = lambda fact: fact
+    # whether it is left out where it is empty: Flower counts no bytes of an empty text
     is_optional: bool = False
 
 
@@ -115,15 +112,11 @@ class Request(Payload):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(Request):
-    """The order to train in a round.
-
-    Attributes:
-        broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
-        tracked_state: the client's state as the server tracks it, for one that has lost its own; else None.
-    """
+    """The order to train in a round."""
 
     NAME = "order"
-    broadcast: bytes = field(metadata=_BYTES)
+    broadcast: bytes = field(metadata=_BYTES)  # the method's broadcast, as `fedsolve.wire` encodes it
+    # the client's state as the server tracks it, for one that has lost its own; else None
     tracked_state: bytes | None = field(metadata=_OPTIONAL | _OF_ONE)
 
     def let_go(self) -> None:
@@ -134,21 +127,14 @@ class TrainRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(Request):
-    """The question what a model is worth on the client's examples. Its key is that of the round that comes next.
-
-    Attributes:
-        model: the server's, as `fedsolve.wire` encodes it.
-        steps: local steps that the client takes before, 0 for none.
-        solver: what takes them, as data; None for none.
-        summed_parts: with masks names of `PARTS`, which are measured: those of which all clients have examples; else
-            None.
-    """
+    """The question what a model is worth on the client's examples. Its key is that of the round that comes next."""
 
     NAME = "question"
     metrics: tuple[str, ...] = field(metadata=_LIST)
-    model: bytes = field(metadata=_BYTES)
-    steps: int = field(metadata=_NUMBER)
-    solver: Any = field(metadata=_DATA)
+    model: bytes = field(metadata=_BYTES)  # the server's, as `fedsolve.wire` encodes it
+    steps: int = field(metadata=_NUMBER)  # local steps that the client takes before, 0 for none
+    solver: Any = field(metadata=_DATA)  # what takes them, as data; None for none
+    # with masks names of `PARTS`, which are measured: those of which all clients have examples; else None
     summed_parts: bytes | None = field(default=None, metadata=_OPTIONAL)
 
     @property
@@ -167,21 +153,16 @@ class Reply(Payload):
 
 @dataclass(frozen=True)
 class TrainReply(Reply):
-    """What a client answers to a `TrainRequest`.
-
-    Attributes:
-        signature: digest of shapes and types of the message.
-        examples: the client's number of examples, 1 where the method weights clients alike and need not know.
-        message: the method's message, as `fedsolve.wire` encodes it, or masked.
-        buffers: what is averaged beside the model, after local work.
-        untold: 'loss' of a client that tells no loss: that of its message is 0 and means nothing.
-    """
+    """What a client answers to a `TrainRequest`."""
 
     NAME = "reply"
-    signature: str = field(metadata=_TEXT)
+    signature: str = field(metadata=_TEXT)  # digest of shapes and types of the message
+    # the client's number of examples, 1 where the method weights clients alike and need not know
     examples: int = field(metadata=_NUMBER)
-    message: bytes = field(metadata=_BYTES)
+    message: bytes = field(metadata=_BYTES)  # the method's message, as `fedsolve.wire` encodes it, or masked
+    # what is averaged beside the model, after local work
     buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+    # 'loss' of a client that tells no loss: that of its message is 0 and means nothing
     untold: str = field(default="", metadata={"travels": Fact(str, is_optional=True)})
 
 
@@ -194,36 +175,27 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class PartMetrics:
-    """Metrics of a model on one part of a client's examples.
+    """Metrics of a model on one part of a client's examples."""
 
-    Attributes:
-        examples: how many, at least 1.
-        means: of each metric by name, finite where its count is not 0.
-        counts: what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens),
-            an int; the sum of their weights, a float, of a weighted mean; NaN of what is no mean, such as F1, whose
-            values of several clients make no value of all their examples.
-        sums: of metrics of `fs.metrics`, by name, which are not among the means.
-    """
-
-    examples: int
-    means: Mapping[str, float]
+    examples: int  # how many, at least 1
+    means: Mapping[str, float]  # of each metric by name, finite where its count is not 0
+    # what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens), an int;
+    # the sum of their weights, a float, of a weighted mean; NaN of what is no mean, such as F1, whose values of several
+    # clients make no value of all their examples
     counts: Mapping[str, float]
+    # of metrics of `fs.metrics`, by name, which are not among the means
     sums: Mapping[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class EvaluateReply(Reply):
-    """What a client answers to an `EvaluateRequest`.
-
-    Attributes:
-        parts: what it measured, by the names in `PARTS`; it may hold out nothing. Empty where it is masked.
-        masked: what it measured, masked; else None.
-    """
+    """What a client answers to an `EvaluateRequest`."""
 
     NAME = "answer"
     steps: int = field(metadata=_NUMBER)
+    # what it measured, by the names in `PARTS`; it may hold out nothing. Empty where it is masked.
     parts: Mapping[str, PartMetrics] = field(metadata=_METRICS)
-    masked: bytes | None = field(default=None, metadata=_OPTIONAL)
+    masked: bytes | None = field(default=None, metadata=_OPTIONAL)  # what it measured, masked; else None
 
 
 # The protocol of secure sums besides orders: who joins, with whom, and the shares of masks.

@@ -106,19 +106,14 @@ def _longest_phase(entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Reports:
-    """Who is told what happens in a run.
+    """Who is told what happens in a run."""
 
-    Attributes:
-        round: told of every round as plain data.
-        client_metrics: told what clients measured, each time that they are asked.
-        status: writes down what is known of the clients.
-    """
-
-    round: Callable[[dict[str, Any]], None]
+    round: Callable[[dict[str, Any]], None]  # told of every round as plain data
+    # told what clients measured, each time that they are asked
     client_metrics: Callable[[EvaluationResult], None]
     log: Callable[[str], None]
     clients: ClientStatuses
-    status: Callable[[], None]
+    status: Callable[[], None]  # writes down what is known of the clients
     metrics: RunMetrics
 
 

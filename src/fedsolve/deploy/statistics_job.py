@@ -148,23 +148,16 @@ _LARGEST = 2**22  # bytes of it
 
 @dataclass(frozen=True)
 class AllowedColumns:
-    """What a client replies about its columns.
+    """What a client replies about its columns."""
 
-    Attributes:
-        columns_of: node -> the columns, by name; None where statistics are not allowed.
-        min_rows: rows with a value that a column must have, at least 1.
-        budget: the noise that the owner demands, which statistics have none of.
-        sums: the client's part in secure sums.
-        max_questions: about a column that are answered, at least 1, counted over all experiments in a file of the node.
-        analyses: kinds of models and curves that sums over the columns' rows may be for.
-    """
-
+    # node -> the columns, by name; None where statistics are not allowed
     columns_of: Callable[[Any], Mapping[str, Any]] | None
-    min_rows: int
-    budget: PrivacyBudget
-    sums: SecureSums
+    min_rows: int  # rows with a value that a column must have, at least 1
+    budget: PrivacyBudget  # the noise that the owner demands, which statistics have none of
+    sums: SecureSums  # the client's part in secure sums
+    # about a column that are answered, at least 1, counted over all experiments in a file of the node
     max_questions: int
-    analyses: Collection[str] = ()
+    analyses: Collection[str] = ()  # kinds of models and curves that sums over the columns' rows may be for
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)

@@ -53,29 +53,23 @@ class Checked(BaseModel):
 
 
 class ClientStatus(Checked):
-    """One client.
-
-    Attributes:
-        site: the name that its node gives, '' if none.
-        versions: of `fedsolve`, `flwr`, `python` and `framework`, as it reported them; {} before it is heard.
-        connected: whether it was when clients were last looked for.
-        last_heard: when a message of it last came, in seconds since 1970; None for never.
-        failures: requests that it was sent or due to be sent without a reply that counts.
-        consecutive_failures: of these, those since the last reply that counts.
-        last_cause, last_reason: of the last failure; None and '' without one.
-        last_used_round: the last round, from 1, in which its update was used; 0 for none. Its state, where the method
-            keeps one on clients, is that after this round.
-    """
+    """One client."""
 
     client: int = Field(ge=0)
-    site: str = Field(default="", max_length=LONGEST)
+    site: str = Field(default="", max_length=LONGEST)  # the name that its node gives, '' if none
+    # of `fedsolve`, `flwr`, `python` and `framework`, as it reported them; {} before it is heard
     versions: dict[str, str] = Field(default={}, max_length=8)
-    connected: bool = False
+    connected: bool = False  # whether it was when clients were last looked for
+    # when a message of it last came, in seconds since 1970; None for never
     last_heard: float | None = Field(default=None, ge=0)
+    # requests that it was sent or due to be sent without a reply that counts
     failures: int = Field(default=0, ge=0)
-    consecutive_failures: int = Field(default=0, ge=0)
+    consecutive_failures: int = Field(default=0, ge=0)  # of these, those since the last reply that counts
+    # last_cause, last_reason: of the last failure; None and '' without one
     last_cause: Cause | None = None
     last_reason: str = Field(default="", max_length=_WORDS)
+    # the last round, from 1, in which its update was used; 0 for none. Its state, where the method keeps one on
+    # clients, is that after this round.
     last_used_round: int = Field(default=0, ge=0)
 
     def changed(self, **facts: Any) -> ClientStatus:
@@ -156,22 +150,16 @@ _LARGEST = 2**26  # bytes of it that are read
 
 
 class FederationStatus(Checked):
-    """All clients of one run.
-
-    Attributes:
-        keeps_states: whether the method keeps a state on each client.
-        time: when this was written, in seconds since 1970.
-        refused: why nodes that are connected are refused, each reason once.
-    """
+    """All clients of one run."""
 
     experiment: str
     label: str
-    keeps_states: bool
+    keeps_states: bool  # whether the method keeps a state on each client
     round: int = Field(ge=0)
     rounds: int = Field(ge=0)
-    time: float = Field(ge=0)
+    time: float = Field(ge=0)  # when this was written, in seconds since 1970
     clients: list[ClientStatus]
-    refused: list[str]
+    refused: list[str]  # why nodes that are connected are refused, each reason once
 
 
 class StatusFile:

@@ -200,16 +200,12 @@ BAND_WORDS = {
 
 @dataclass(frozen=True, eq=False)
 class SeedGroup:
-    """The runs of one method on one task.
+    """The runs of one method on one task."""
 
-    Attributes:
-        runs: one for each seed.
-        history: their means by round, NaN once one of them has diverged; the run itself where there is one.
-        low, high: the smallest and the largest value of each evaluation; empty where there is one run.
-    """
-
-    runs: tuple[History, ...]
+    runs: tuple[History, ...]  # one for each seed
+    # their means by round, NaN once one of them has diverged; the run itself where there is one
     history: History
+    # low, high: the smallest and the largest value of each evaluation; empty where there is one run
     low: Columns = field(default_factory=dict)
     high: Columns = field(default_factory=dict)
 

@@ -77,19 +77,14 @@ class Design(Question):
     """The columns of a regression, and which rows it has: those with a value in each column that it needs.
 
     As a question it asks for the number of rows, those left out, and the moments of the columns.
-
-    Attributes:
-        names: of the columns.
-        products: of each column the factors whose product it is; none for the intercept.
-        categories: of each column of categories those that count.
-        needed: further columns without which a row is left out, such as the outcome's.
-        shift, scale: of each column; what is used is (product - shift) / scale.
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the columns
+    # of each column the factors whose product it is; none for the intercept
     products: tuple[tuple[Factor, ...], ...]
-    categories: tuple[tuple[str, tuple[str, ...]], ...]
-    needed: tuple[str, ...]
+    categories: tuple[tuple[str, tuple[str, ...]], ...]  # of each column of categories those that count
+    needed: tuple[str, ...]  # further columns without which a row is left out, such as the outcome's
+    # shift, scale: of each column; what is used is (product - shift) / scale
     shift: tuple[float, ...]
     scale: tuple[float, ...]
 

@@ -146,22 +146,17 @@ _OF_OURS = {"reproduced": "confirmed", "not reproduced": "contradicted"}
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, a paper's or one's own, beside what was measured.
+    """A claim, a paper's or one's own, beside what was measured."""
 
-    Attributes:
-        claim: what the paper says, in short.
-        theirs, ours: numbers or facts, with units; theirs is `OURS` where no paper says it.
-        verdict: follows from `ours` by a rule in the experiment's code, never by hand; None in a quick run,
-            whose numbers mean nothing.
-        reason: why, where the verdict needs one.
-        provisional: what may change the verdict, such as a winner at the edge of its grid; "" if nothing is known.
-    """
-
-    claim: str
+    claim: str  # what the paper says, in short
+    # theirs, ours: numbers or facts, with units; theirs is `OURS` where no paper says it
     theirs: str
     ours: str
+    # follows from `ours` by a rule in the experiment's code, never by hand; None in a quick run, whose numbers mean
+    # nothing
     verdict: Verdict | None
-    reason: str = ""
+    reason: str = ""  # why, where the verdict needs one
+    # what may change the verdict, such as a winner at the edge of its grid; "" if nothing is known
     provisional: str = ""
 
     @property
@@ -211,55 +206,34 @@ def is_users(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of a paper.
+    """One figure or table of a paper."""
 
-    Attributes:
-        title: the heading of its page.
-        citation: key of the paper.
-        summary: one line for `fedsolve list experiments`.
-        run: does it.
-        minutes: what the kept results took on 2 cores, None where that is not known.
-        needs_data: whether it reads the data folder.
-        cost: what the paper's size would take, where it has that too.
-        full: whether it has the paper's size beside one that two cores finish.
-        theory: as on its page, paragraphs with a blank line between them; "" for none.
-    """
-
-    title: str
-    citation: str
-    summary: str
-    run: Callable[[Context], Outcome]
-    minutes: float | None = None
-    needs_data: bool = False
-    cost: str = ""
-    full: bool = False
-    theory: str = ""
+    title: str  # the heading of its page
+    citation: str  # key of the paper
+    summary: str  # one line for `fedsolve list experiments`
+    run: Callable[[Context], Outcome]  # does it
+    minutes: float | None = None  # what the kept results took on 2 cores, None where that is not known
+    needs_data: bool = False  # whether it reads the data folder
+    cost: str = ""  # what the paper's size would take, where it has that too
+    full: bool = False  # whether it has the paper's size beside one that two cores finish
+    theory: str = ""  # as on its page, paragraphs with a blank line between them; "" for none
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an experiment is run with.
+    """What an experiment is run with."""
 
-    Attributes:
-        folder: where its results and finished parts go.
-        data_dir: the data folder, None for FEDSOLVE_DATA.
-        quick: a few rounds and settings, to see that it works; its numbers mean nothing.
-        full: the paper's size, of an experiment that has two.
-        stored_only: read what is kept and compute nothing, to evaluate its claims again.
-        say: shows where it stands: (part, done, total).
-        units: what hands parts to workers, None to run them here.
-        earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
-        made_with: versions, commit and machine of each part that was read, as `records.identity` says them.
-    """
-
-    folder: Path
-    data_dir: Path | None = None
-    quick: bool = False
-    full: bool = False
-    stored_only: bool = False
+    folder: Path  # where its results and finished parts go
+    data_dir: Path | None = None  # the data folder, None for FEDSOLVE_DATA
+    quick: bool = False  # a few rounds and settings, to see that it works; its numbers mean nothing
+    full: bool = False  # the paper's size, of an experiment that has two
+    stored_only: bool = False  # read what is kept and compute nothing, to evaluate its claims again
+    # shows where it stands: (part, done, total)
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
-    units: Units | None = None
+    units: Units | None = None  # what hands parts to workers, None to run them here
+    # processor seconds that the parts which were kept had taken, NaN where that is not known
     earlier: list[float] = field(default_factory=list)
+    # versions, commit and machine of each part that was read, as `records.identity` says them
     made_with: set[str] = field(default_factory=set)
 
     def part(

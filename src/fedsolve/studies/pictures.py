@@ -98,16 +98,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panelled:
-    """A picture of panels.
+    """A picture of panels."""
 
-    Attributes:
-        caption: what it shows; how to read it and the seeds are added.
-        rows: from the study and its cells to the panels, row by row.
-        width, height: of a panel, in inches.
-    """
-
-    caption: str
+    caption: str  # what it shows; how to read it and the seeds are added
+    # from the study and its cells to the panels, row by row
     rows: Callable[[Study, Cells], Sequence[Sequence[Panel]]]
+    # width, height: of a panel, in inches
     width: float = 4.6
     height: float = 3.2
 
@@ -196,26 +192,18 @@ class Maps:
 
     The chosen setting is framed. Left out, and told in the caption, are values that some method has not run, and those
     of the first axis at which every method diverged.
-
-    Attributes:
-        caption: what it shows; the seeds, over which it is the mean, and what is left out are added.
-        metric: a column of the evaluations.
-        best, worst: its values of the brightest and of the darkest colour, in the unit that is shown; None for the
-            best and the worst on the maps.
-        columns: maps side by side, at most.
-        methods: whose grids are drawn, () for all.
-        problem: of the study, None for the first.
-        at: values of further axes at which the grids are shown.
     """
 
-    caption: str
-    metric: str
+    caption: str  # what it shows; the seeds, over which it is the mean, and what is left out are added
+    metric: str  # a column of the evaluations
+    # best, worst: its values of the brightest and of the darkest colour, in the unit that is shown; None for the best
+    # and the worst on the maps
     best: float | None = None
     worst: float | None = None
-    columns: int = 3
-    methods: tuple[str, ...] = ()
-    problem: str | None = None
-    at: Mapping[str, Any] = field(default_factory=dict)
+    columns: int = 3  # maps side by side, at most
+    methods: tuple[str, ...] = ()  # whose grids are drawn, () for all
+    problem: str | None = None  # of the study, None for the first
+    at: Mapping[str, Any] = field(default_factory=dict)  # values of further axes at which the grids are shown
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         name = next((n for n in study.problems if n == self.problem), next(iter(study.problems)))
@@ -281,23 +269,15 @@ def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, t
 
 @dataclass(frozen=True)
 class Curves:
-    """A metric by round, or by what has been sent; a panel a problem, a line a method, the seeds' range shaded.
+    """A metric by round, or by what has been sent; a panel a problem, a line a method, the seeds' range shaded."""
 
-    Attributes:
-        caption: what it shows; the seeds are added.
-        metric: a column of the evaluations, None for each problem's own.
-        which: the methods at their tuned or at the paper's settings.
-        columns: panels side by side.
-        problems: of the study, all where it has none of them.
-        x: `round`, `bytes_up` (bytes that a client has sent which takes part in every round) or `time` (the simulated
-            seconds of a fleet's clock, the mean over seeds); the last two on a log scale.
-    """
-
-    caption: str
-    metric: str | None = None
-    which: SettingKind = "tuned"
-    columns: int = 2
-    problems: tuple[str, ...] = ()
+    caption: str  # what it shows; the seeds are added
+    metric: str | None = None  # a column of the evaluations, None for each problem's own
+    which: SettingKind = "tuned"  # the methods at their tuned or at the paper's settings
+    columns: int = 2  # panels side by side
+    problems: tuple[str, ...] = ()  # of the study, all where it has none of them
+    # `round`, `bytes_up` (bytes that a client has sent which takes part in every round) or `time` (the simulated
+    # seconds of a fleet's clock, the mean over seeds); the last two on a log scale
     x: Literal["round", "bytes_up", "time"] = "round"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
@@ -376,17 +356,11 @@ class Several:
 
 @dataclass(frozen=True)
 class Along:
-    """The metric at the end along problems that differ in one number, such as H: a line a method.
+    """The metric at the end along problems that differ in one number, such as H: a line a method."""
 
-    Attributes:
-        caption: what it shows.
-        xlabel: the number, with its unit.
-        x: problem -> the number.
-    """
-
-    caption: str
-    xlabel: str
-    x: Mapping[str, float]
+    caption: str  # what it shows
+    xlabel: str  # the number, with its unit
+    x: Mapping[str, float]  # problem -> the number
     which: SettingKind = "tuned"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
@@ -411,15 +385,10 @@ class Along:
 
 @dataclass(frozen=True)
 class Ends:
-    """Means with 95 % intervals over the seeds, in numbers too: a panel a metric, a row a problem, methods in order.
+    """Means with 95 % intervals over the seeds, in numbers too: a panel a metric, a row a problem, methods in order."""
 
-    Attributes:
-        caption: what is shown.
-        metrics: column of the evaluations -> the panel's title.
-    """
-
-    caption: str
-    metrics: Mapping[str, str]
+    caption: str  # what is shown
+    metrics: Mapping[str, str]  # column of the evaluations -> the panel's title
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         most = max(len(cells.methods(problem)) for problem in cells.problems)
@@ -493,17 +462,11 @@ class Against:
 
 @dataclass(frozen=True)
 class Budgets:
-    """`expected`, the mean over the problems, by settings tried: a panel a method, all others in grey behind it.
+    """`expected`, the mean over the problems, by settings tried: a panel a method, all others in grey behind it."""
 
-    Attributes:
-        caption: what it shows; the seed is added.
-        tried: numbers of settings.
-        columns: panels side by side.
-    """
-
-    caption: str
-    tried: Sequence[int]
-    columns: int = 4
+    caption: str  # what it shows; the seed is added
+    tried: Sequence[int]  # numbers of settings
+    columns: int = 4  # panels side by side
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         means = shares(cells, self.tried)

@@ -37,18 +37,12 @@ _LARGEST = 2**20  # bytes of an app's pyproject.toml
 
 @dataclass(frozen=True)
 class Submitted:
-    """Where a job is submitted and what else its run is told.
-
-    Attributes:
-        superlink: name of the SuperLink in Flower's configuration, '' for its default.
-        run_config: further configuration, as `flwr run --run-config` takes it.
-        out: the run's folder; None for the next free one in `runs`.
-    """
+    """Where a job is submitted and what else its run is told."""
 
     app: Path
-    superlink: str
-    run_config: str
-    out: Path | None
+    superlink: str  # name of the SuperLink in Flower's configuration, '' for its default
+    run_config: str  # further configuration, as `flwr run --run-config` takes it
+    out: Path | None  # the run's folder; None for the next free one in `runs`
 
 
 def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_json: bool) -> None:

@@ -109,26 +109,19 @@ _START_SECONDS, _STOP_SECONDS = 60.0, 15.0
 
 @dataclass
 class LocalFederation(FlowerCommands):
-    """Processes of one federation; use it as a context, so that all of them are stopped at the end.
+    """Processes of one federation; use it as a context, so that all of them are stopped at the end."""
 
-    Attributes:
-        folder: logs, Flower's own files, the SuperLink's database and the clients' states.
-        clients: number of SuperNodes, of clients 0, 1, ...
-        port: of the SuperLink; the nodes take free ones. None takes a free one too.
-        link_options, node_options: further options of the SuperLink and of each SuperNode (a function of the
-            client's number), for certificates and keys; with them `insecure` is False.
-        fresh: each message runs in a process of its own, not in its node's persistent worker.
-    """
-
-    folder: Path
-    clients: int
-    port: int | None = None
+    folder: Path  # logs, Flower's own files, the SuperLink's database and the clients' states
+    clients: int  # number of SuperNodes, of clients 0, 1, ...
+    port: int | None = None  # of the SuperLink; the nodes take free ones. None takes a free one too.
     environment: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = True
+    # link_options, node_options: further options of the SuperLink and of each SuperNode (a function of the client's
+    # number), for certificates and keys; with them `insecure` is False
     link_options: Sequence[str] = ()
     node_options: Any = None
     certificate: Path | None = None
-    fresh: bool = False
+    fresh: bool = False  # each message runs in a process of its own, not in its node's persistent worker
 
     connection = "here"
 

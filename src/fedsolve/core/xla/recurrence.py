@@ -21,17 +21,14 @@ _WIDE = 128  # inputs from which their gates are turned, not they (benchmarks/FI
 
 
 class Cell(NamedTuple):
-    """What the gates make of a state, a tuple whose first array is the output.
+    """What the gates make of a state, a tuple whose first array is the output."""
 
-    Attributes:
-        forward: (state, own and recurrent part of the gates) -> next state, what `backward` needs.
-        backward: (state, what forward kept, gradient of the next state) -> gradient of the state but for what the
-            recurrent product passes on, gradient of the gates' own part.
-        recurrent: (what forward kept, gradient of the own part) -> gradient of the recurrent part.
-    """
-
+    # (state, own and recurrent part of the gates) -> next state, what `backward` needs
     forward: Callable[[Any, Array, Array], tuple[Any, Any]]
+    # (state, what forward kept, gradient of the next state) -> gradient of the state but for what the recurrent product
+    # passes on, gradient of the gates' own part
     backward: Callable[[Any, Any, Any], tuple[Any, Array]]
+    # (what forward kept, gradient of the own part) -> gradient of the recurrent part
     recurrent: Callable[[Any, Array], Array]
 
 

@@ -43,18 +43,14 @@ class SumOrder(NamedTuple):
 
 @dataclass(frozen=True)
 class SecureSums:
-    """A client's part in secure sums.
+    """A client's part in secure sums."""
 
-    Attributes:
-        min_sum: clients whose sum the server may see, at least; the client then sends nothing but messages of such
-            sums. None: it takes part in sums of at least `LEAST_SUM`, and in methods whose messages are read.
-        peers: file with the public keys of all clients; None to trust the first that are sent.
-        second_sums: whether the sum of a round may be opened a second time.
-    """
-
+    # clients whose sum the server may see, at least; the client then sends nothing but messages of such sums. None: it
+    # takes part in sums of at least `LEAST_SUM`, and in methods whose messages are read.
     min_sum: int | None = None
+    # file with the public keys of all clients; None to trust the first that are sent
     peers: str | Path | None = None
-    second_sums: bool = True
+    second_sums: bool = True  # whether the sum of a round may be opened a second time
 
     def __post_init__(self) -> None:
         if self.min_sum is not None:

@@ -48,17 +48,11 @@ _FLOAT32 = 1 + 1e-6  # in which an order may have its numbers
 
 
 class Noise(NamedTuple):
-    """The noise that clients add to a message or to the sum that it is part of.
+    """The noise that clients add to a message or to the sum that it is part of."""
 
-    Attributes:
-        multiplier: its standard deviation over the norm that messages are clipped to.
-        squared_mu: of Gaussian noise, else 0.
-        renyi: divergences of other noise at `renyi.ORDERS`, else 0.
-    """
-
-    multiplier: float
-    squared_mu: float
-    renyi: Any
+    multiplier: float  # its standard deviation over the norm that messages are clipped to
+    squared_mu: float  # of Gaussian noise, else 0
+    renyi: Any  # divergences of other noise at `renyi.ORDERS`, else 0
 
 
 @dataclass(frozen=True)

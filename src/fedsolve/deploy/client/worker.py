@@ -156,22 +156,17 @@ def _steps(solver: Any, model: Any, buffers: Any, oracle: Any) -> tuple[Any, Any
 
 @dataclass(frozen=True)
 class Worker:
-    """One client of a federation.
-
-    Attributes:
-        trusted: classes and functions of its owner's that a method may consist of.
-        budget: the noise that its owner demands; by default any, and none.
-        run_config: the configuration of Flower's run, which the owner's code may have read.
-        log: told in one line what its owner should know.
-    """
+    """One client of a federation."""
 
     problem: LocalProblem
     folder: Path
-    trusted: Collection[Any] = ()
+    trusted: Collection[Any] = ()  # classes and functions of its owner's that a method may consist of
+    # the noise that its owner demands; by default any, and none
     budget: PrivacyBudget = field(default_factory=PrivacyBudget)
     sums: SecureSums = field(default_factory=SecureSums)
+    # the configuration of Flower's run, which the owner's code may have read
     run_config: Mapping[str, Any] = field(default_factory=dict)
-    log: Callable[[str], None] = lambda line: None
+    log: Callable[[str], None] = lambda line: None  # told in one line what its owner should know
 
     def train(self, request: TrainRequest) -> TrainReply:
         """A client's part of a round: local work from the server's model and the client's own state."""

@@ -69,38 +69,32 @@ class NodeContext:
 
 
 class LocalProblem(ABC):
-    """One client's data with its loss, as a deployment sees it.
+    """One client's data with its loss, as a deployment sees it."""
 
-    Attributes:
-        params: a model of the right shapes and types; its values do not matter.
-        exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
-            parameters and step; a line search compares such losses.
-        metrics: names of what it can measure a model by; None where any name may be asked for.
-        constants: arrays by name that all clients must share and no message has, such as frozen parameters. A client
-            with others than most clients is refused.
-        schemas: what the schemas say that its data were held against when it was made, by part; shared as `constants`.
-        notes: what is to be said in the run's record of what was given and plays no part, lines without data.
-        framework: the distribution that its own code runs on, as the server is told it.
-        beside: buffers that local work writes inside the compiled program; None where there are none, or where the
-            problem's own code keeps them.
-        folder: for what its own code keeps in this experiment; set by who runs it.
-        failing_plainly: what this problem's own code raises inside a compiled program leaves such a block as it was
-            raised; the block must wait for the program's results (`jax.block_until_ready`).
-        untold: what its messages do not tell, 'loss' or ''.
-    """
-
-    params: Params
+    params: Params  # a model of the right shapes and types; its values do not matter
     num_examples: int
+    # whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same parameters and step; a
+    # line search compares such losses
     exact_loss: bool = True
+    # names of what it can measure a model by; None where any name may be asked for
     metrics: Collection[str] | None = ()
+    # arrays by name that all clients must share and no message has, such as frozen parameters. A client with others
+    # than most clients is refused.
     constants: Mapping[str, np.ndarray] = MappingProxyType({})
+    # what the schemas say that its data were held against when it was made, by part; shared as `constants`
     schemas: Mapping[str, np.ndarray] = MappingProxyType({})
+    # what is to be said in the run's record of what was given and plays no part, lines without data
     notes: Collection[str] = ()
-    framework: str = "jax"
+    framework: str = "jax"  # the distribution that its own code runs on, as the server is told it
+    # buffers that local work writes inside the compiled program; None where there are none, or where the problem's own
+    # code keeps them
     beside: Buffers | None = None
+    # for what its own code keeps in this experiment; set by who runs it
     folder: Path = Path(STATE_FOLDER) / "client"
+    # what this problem's own code raises inside a compiled program leaves such a block as it was raised; the block must
+    # wait for the program's results (`jax.block_until_ready`)
     failing_plainly: Callable[[], AbstractContextManager[None]] = nullcontext
-    untold: str = ""
+    untold: str = ""  # what its messages do not tell, 'loss' or ''
 
     @property
     def initial(self) -> Params:

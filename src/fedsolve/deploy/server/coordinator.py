@@ -50,19 +50,13 @@ from fedsolve.results.columns import Columns
 
 @dataclass(frozen=True)
 class Federation:
-    """The clients of a run, and how cohorts of them are drawn.
+    """The clients of a run, and how cohorts of them are drawn."""
 
-    Attributes:
-        population: number of clients, numbered from 0.
-        experiment: name of the experiment, part of every message and of the clients' state files.
-        secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
-            None for a new one.
-    """
-
-    population: int
+    population: int  # number of clients, numbered from 0
     sampling: Sampling
     seed: int
-    experiment: str
+    experiment: str  # name of the experiment, part of every message and of the clients' state files
+    # what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes); None for a new one
     secret: bytes | None = None
 
     def check(self, algorithm: Algorithm) -> None:
@@ -95,39 +89,28 @@ class Cohorts:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A reply that counts; its message waits in the reply store.
+    """A reply that counts; its message waits in the reply store."""
 
-    Attributes:
-        weight: the client's number of examples, or 1 where the method weights clients alike.
-        parts: norms of its fields and of what is averaged beside the model, by name.
-        buffers: what is averaged beside the model, by name.
-        tells_loss: whether the loss of its message says something.
-    """
-
-    weight: float
+    weight: float  # the client's number of examples, or 1 where the method weights clients alike
     norm: float
-    parts: Mapping[str, float]
-    buffers: Buffers
-    tells_loss: bool = True
+    parts: Mapping[str, float]  # norms of its fields and of what is averaged beside the model, by name
+    buffers: Buffers  # what is averaged beside the model, by name
+    tells_loss: bool = True  # whether the loss of its message says something
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that a server carries from round to round, and what a checkpoint holds.
-
-    Attributes:
-        buffers: what is averaged beside the model, by name.
-        last_used_round: the last round in which each client's update was used, -1 for none, shape (clients,).
-        tracked: the clients' states as the server tracks them from messages, leaves of shape (clients, ...); `()`
-            where the method's server need not.
-        usual: the norms that are usual so far, by field of a message.
-    """
+    """Everything that a server carries from round to round, and what a checkpoint holds."""
 
     server: Any
-    buffers: Buffers
+    buffers: Buffers  # what is averaged beside the model, by name
+    # the last round in which each client's update was used, -1 for none, shape (clients,)
     last_used_round: np.ndarray
+    # the clients' states as the server tracks them from messages, leaves of shape (clients, ...); `()` where the
+    # method's server need not
     tracked: Any
     round: int
+    # the norms that are usual so far, by field of a message
     usual: Mapping[str, float] = field(default_factory=dict)
 
     def tracked_state(self, client: int) -> Any:

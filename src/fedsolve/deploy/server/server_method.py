@@ -29,29 +29,18 @@ from fedsolve.methods.robust.wrapper import fewest_messages
 
 @dataclass(frozen=True)
 class ServerMethod:
-    """A method on the server, and the shapes that follow from it and from the model.
+    """A method on the server, and the shapes that follow from it and from the model."""
 
-    Attributes:
-        algorithm: the method, its numbers of the run's floating-point type.
-        dtype: that type, float32 or float64.
-        first_broadcast: the broadcast of the first round, from which every client's state starts; its shapes where
-            clients keep none.
-        initial_state: a client's state before it ever takes part, `()` if the method keeps none.
-        zero_message: a client's message with zeros for numbers: what others are decoded by.
-        tracks_clients: whether the server tracks the clients' states to read their messages.
-        is_forwarded: whether messages are reduced as they are sent.
-        fewest: messages that its own reduction is meant for, at least; 1 for a mean.
-    """
-
-    algorithm: Algorithm
-    dtype: Any
+    algorithm: Algorithm  # the method, its numbers of the run's floating-point type
+    dtype: Any  # that type, float32 or float64
     population: int
+    # the broadcast of the first round, from which every client's state starts; its shapes where clients keep none
     first_broadcast: Any
-    initial_state: Any
-    zero_message: Any
-    tracks_clients: bool
-    is_forwarded: bool
-    fewest: int
+    initial_state: Any  # a client's state before it ever takes part, `()` if the method keeps none
+    zero_message: Any  # a client's message with zeros for numbers: what others are decoded by
+    tracks_clients: bool  # whether the server tracks the clients' states to read their messages
+    is_forwarded: bool  # whether messages are reduced as they are sent
+    fewest: int  # messages that its own reduction is meant for, at least; 1 for a mean
 
     @classmethod
     def prepare(cls, algorithm: Algorithm, params: Params, population: int) -> tuple[ServerMethod, Any]:

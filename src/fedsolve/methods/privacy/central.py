@@ -121,16 +121,11 @@ class SkellamCoder(Coder):
     H is the orthonormal Hadamard transform of rows of 1,024 numbers, R random signs that follow from the round,
     s = 2^15. With a `share` S, |D_i|^2 is one number more, in a row of its own: x becomes
     (sqrt(1 - S) x, sqrt(S) |x|^2 / s), whose norm is at most s too, so that the noise covers both.
-
-    Attributes:
-        clip_norm: C > 0.
-        variance: v > 0, of one client's noise.
-        share: S of the budget for |D_i|^2, in (0, 1), or None where it is not sent.
     """
 
-    clip_norm: Scalar
-    variance: Scalar
-    share: Scalar | None = None
+    clip_norm: Scalar  # C > 0
+    variance: Scalar  # v > 0, of one client's noise
+    share: Scalar | None = None  # S of the budget for |D_i|^2, in (0, 1), or None where it is not sent
     most: float = static(default=_MOST)
 
     @property

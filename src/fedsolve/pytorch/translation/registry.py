@@ -68,20 +68,16 @@ Mixed = Callable[[Mapping[str, Any], int], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of PyTorch's library ATen in JAX.
+    """An operation of PyTorch's library ATen in JAX."""
 
-    Attributes:
-        function: of the arguments of the operation's schema, in its order and by its names. Tensors are JAX arrays,
-            lists of tensors are lists of them, sizes are int; other scalars, lists and `torch.dtype` come as they are
-            (`dtypes.jax_dtype` makes a JAX type of the latter). It returns an array, or a tuple where the schema does.
-        random: whether it takes a keyword `key`, a JAX key that no other node of the program is given; None in
-            evaluation.
-        mixing: which axes of its first argument it mixes. Where the batch is among them it takes a keyword `weights`:
-            by axis 0 or 1 for each entry along it, shape (length,), where some examples do not count; else None.
-    """
-
+    # of the arguments of the operation's schema, in its order and by its names. Tensors are JAX arrays, lists of
+    # tensors are lists of them, sizes are int; other scalars, lists and `torch.dtype` come as they are
+    # (`dtypes.jax_dtype` makes a JAX type of the latter). It returns an array, or a tuple where the schema does.
     function: Callable[..., Any]
+    # whether it takes a keyword `key`, a JAX key that no other node of the program is given; None in evaluation
     random: bool = False
+    # which axes of its first argument it mixes. Where the batch is among them it takes a keyword `weights`: by axis 0
+    # or 1 for each entry along it, shape (length,), where some examples do not count; else None.
     mixing: Mixed | None = None
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
