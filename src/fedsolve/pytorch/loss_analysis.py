@@ -283,14 +283,14 @@ def _apart(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | No
 
 def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) -> str | None:
     # None if PyTorch's value of subsets of rows follows from the sums
-    rows = _rows(outputs)
+    rows, of_sums = _rows(outputs), jax.jit(sums.of_sums)
     with jax.enable_x64(True):
-        each = np.asarray(sums(*to_float64(outputs, targets)))
+        each = np.asarray(jax.jit(sums.__call__)(*to_float64(outputs, targets)))
         for chosen in (np.arange(rows), np.arange(0, rows, 2), np.arange(1, rows, 3)):
             with torch.no_grad():
                 some = rows_of((outputs, targets), chosen, rows)
                 value = float(_drawn(function, *some))
-            own = float(sums.of_sums(jnp.asarray(each[chosen].sum(0))))
+            own = float(of_sums(jnp.asarray(each[chosen].sum(0))))
             if np.isfinite(value) and not abs(own - value) <= _CLOSE * max(abs(value), 1e-3):
                 return f"{value:.6g} where the sums over {len(chosen)} examples make {own:.6g}"
     return None

@@ -362,7 +362,7 @@ class OnSums:
     def _compared(self, outputs: Any, targets: Any) -> Callable[[Array], Array] | None:
         # by the values of weighted sets of rows: `size` is a column of sums whose weights make their average
         # exact
-        each, of_sums = self(outputs, targets), jax.jit(jax.vmap(self.of_sums))
+        each, of_sums = jax.jit(self.__call__)(outputs, targets), jax.jit(jax.vmap(self.of_sums))
         whole = each.sum(0)
         once, twice = np.asarray(of_sums(jnp.stack([whole, 2 * whole])))
         if np.isfinite(once) and abs(twice - once) > 1e-3 * max(abs(once), 1e-3):
