@@ -257,7 +257,7 @@ def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = {}
     for name, a in params.items():
         size = max(float(np.sqrt(np.mean(np.square(a)))), max(a.shape, default=1) ** -0.5) if a.size else 0
-        found[name] = (a + _STEP * size * draw.standard_normal(a.shape)).astype(a.dtype)
+        found[name] = (a + _STEP * size * draw.standard_normal(a.shape, np.float32)).astype(a.dtype)
     return found
 
 
