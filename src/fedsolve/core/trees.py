@@ -57,6 +57,11 @@ def squared_norm(a: Params) -> Array:
     return dot(a, a)
 
 
+def quotient(a: Any, b: Any) -> Any:
+    """a / b, and 0 where b is 0: a coordinate that has never moved stays where it is."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
+
+
 def norm(a: Params) -> Array:
     """|a| over the whole vector."""
     return jnp.sqrt(squared_norm(a))
