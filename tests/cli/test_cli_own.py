@@ -106,7 +106,7 @@ def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monk
     lines = [
         line.split() for line in page.splitlines() if line.startswith("    fedsolve") and "mine:" in line
     ]
-    assert [words[1] for words in lines] == ["run", "compare", "sweep"]
+    assert [words[1] for words in lines] == ["run", "compare"]
     for number, (_, command, *rest) in enumerate(lines):
         assert call(command, *rest, "--rounds", 2, "--out", f"r{number}").code == 0
     saved = tomllib.loads(Path("r0/config.toml").read_text())
