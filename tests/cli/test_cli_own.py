@@ -111,7 +111,7 @@ def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monk
         assert call(command, *rest, "--rounds", 2, "--out", f"r{number}").code == 0
     saved = tomllib.loads(Path("r0/config.toml").read_text())
     assert saved["task"] == "mine:thermometers"
-    assert saved["task_options"] == {"rooms": 12, "noise": 0.1}
+    assert saved["task_options"] == {"rooms": 12}
     assert saved["method"][0]["name"] == "mine:Careful"
     refused = call("run", "--resume", "r0", "--rounds", 3)
     assert refused.code == 2
