@@ -228,6 +228,23 @@ class CorrectedOracle(WrappedOracle):
         return CorrectedOracle(self.inner.map_gradient(function), self.correction, self.anchor)
 
 
+@dataclass(frozen=True)
+class ProximalOracle(WrappedOracle):
+    """Adds (mu/2) |y - anchor|^2 to losses, its gradient to gradients."""
+
+    adds: ClassVar[str] = "a proximal term"
+    anchor: Params
+    mu: Scalar = 0.1
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        return jax.tree.map(
+            lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
+        )
+
+    def extra(self, params: Params) -> Scalar:
+        return self.mu / 2 * trees.squared_norm(trees.sub(params, self.anchor))
+
+
 def correction(oracle: Oracle) -> Params | None:
     """What control variates add to an oracle's gradients, c - c_i of the model's shapes; None where none do."""
     while isinstance(oracle, WrappedOracle):

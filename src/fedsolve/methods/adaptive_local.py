@@ -27,7 +27,6 @@ from fedsolve.core.types import (
     replace,
 )
 from fedsolve.methods.client.solver import local_loop, mean_loss
-from fedsolve.methods.server.adaptive import quotient
 
 
 @module
@@ -122,7 +121,7 @@ class AggregatedMoments(Algorithm):
     def update(self, server: MomentServer, message: MomentMessage, cohort: Cohort) -> MomentServer:
         rate: Any = rate_at(self.lr, cohort.round)
         # d = D / (K eta_l): the mean step of the cohort, in the units of an Adam direction
-        direction = trees.scale(quotient(1.0, message.steps * rate), message.delta)
+        direction = trees.scale(trees.quotient(1.0, message.steps * rate), message.delta)
         params = trees.add(server.params, message.delta)
         taken = server.taken + message.steps
         return replace(server, params=params, moment=message.moment, direction=direction, taken=taken)

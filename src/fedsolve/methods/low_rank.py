@@ -17,7 +17,6 @@ from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of
 from fedsolve.core.building import checked, choice, class_by_name, integer, number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle, WrappedOracle
-from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.core.wire import Initial
 from fedsolve.methods.compression.compressed import Compressed
@@ -105,8 +104,8 @@ def chosen_leaves(params: Params, patterns: Sequence[str], rank: int) -> Params:
 
     A leaf is the matrix of its first axis and all others.
     """
-    paths, leaves = named_leaves(params)
-    matched = all_matching("leaves", paths, patterns)
+    paths, leaves = trees.named_leaves(params)
+    matched = trees.all_matching("leaves", paths, patterns)
     if all(jnp.ndim(leaves[i]) < 2 for i in matched):
         names = ", ".join(paths[i] for i in sorted(matched)[:_NAMED])
         raise InvalidInput(f"leaves: {names} are no matrices, and LowRank has factors of matrices alone")

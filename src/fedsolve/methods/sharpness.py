@@ -18,14 +18,13 @@ from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting
 from fedsolve.methods.algorithms.feddyn import DynamicRegularization, FedDyn, FedDynClient, FedDynMessage
 from fedsolve.methods.client.sgd import SGD, ClientOptions
 from fedsolve.methods.client.solver import local_loop
-from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 
 def of_length(rho: Scalar, direction: Params) -> Params:
     """A vector of length rho along a direction, 0 where there is none."""
-    return trees.scale(quotient(rho, trees.norm(direction)), direction)
+    return trees.scale(trees.quotient(rho, trees.norm(direction)), direction)
 
 
 @dataclass(frozen=True)
@@ -412,7 +411,9 @@ class SharpMomentum(Sharpness):
     def update(self, server: WithMomentum, message: Any, cohort: Cohort) -> WithMomentum:
         # apply the inner update; the direction is the mean client update per unit of rate
         inner = self.inner.update(server.inner, message.inner, cohort)
-        return WithMomentum(inner, trees.scale(quotient(-1.0, message.rate_sum), client_update_of(message)))
+        return WithMomentum(
+            inner, trees.scale(trees.quotient(-1.0, message.rate_sum), client_update_of(message))
+        )
 
 
 @by_name("MoFedSAM")

@@ -6,11 +6,11 @@ the package; `tests/structure` enforces it.
 
 from fedsolve.core import trees
 from fedsolve.core.introspect import message_shape
+from fedsolve.core.trees import quotient
 from fedsolve.core.types import Batch, Params, Scalar, Traced, module, replace, reported, static
 from fedsolve.core.xla.products import singular_values
 from fedsolve.data.partitions import begin, finish
 from fedsolve.methods.algorithms.feddr import DouglasRachford
-from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.report.table import ResultTable

@@ -15,7 +15,6 @@ from fedsolve.core.errors import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, bounded, module, reported
 from fedsolve.methods.client.solver import local_loop, mean_loss
-from fedsolve.methods.server.adaptive import quotient
 
 
 @module
@@ -118,7 +117,7 @@ class PAdaMFed(Algorithm):
             # v = beta (g - c_i + c) + (1 - beta) m: what all clients share of it the server sends, as `direction`
             v = trees.axpy(broadcast.beta, trees.sub(g, client), broadcast.direction)
             # steps of length lr whatever the gradient's scale
-            return trees.axpy(-quotient(lr, trees.norm(v)), v, y), trees.add(total, g), losses + loss
+            return trees.axpy(-trees.quotient(lr, trees.norm(v)), v, y), trees.add(total, g), losses + loss
 
         start = (broadcast.params, trees.zeros_like(client), jnp.zeros((), steps.dtype))
         y, total, losses = local_loop(oracle, step, start)

@@ -87,13 +87,8 @@ class Adaptive(ServerOptimizer):
             t = cohort.round + 2
             lr = lr * jnp.sqrt(1 - b2**t) / (1 - b1**t)
         # m / (sqrt(v) + tau); tau = 0 is allowed, where 0 / 0 is 0
-        move = jax.tree.map(lambda m, v: quotient(m, jnp.sqrt(v) + self.tau), m, v)
+        move = jax.tree.map(lambda m, v: trees.quotient(m, jnp.sqrt(v) + self.tau), m, v)
         return trees.axpy(lr, move, params), AdaptiveState(m, v, jnp.asarray(lr, state.server_lr.dtype))
-
-
-def quotient(a: Any, b: Any) -> Any:
-    """a / b, and 0 where b is 0: a coordinate that has never moved stays where it is."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
 
 # (server_lr, tau, beta2, initial accumulator, bias correction); None is the paper's tau^2

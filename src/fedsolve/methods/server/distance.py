@@ -14,7 +14,6 @@ from fedsolve.core.building import by_name, number
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, reported
 from fedsolve.methods.client.sgd import ClientOptions
-from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
@@ -54,7 +53,7 @@ class AdamByDistance(ServerOptimizer):
 
         The state has the moments and sums of this round; the new estimate's 0 / 0 counts as 0.
         """
-        distance = jnp.maximum(state.distance, quotient(numerator, denominator)).astype(state.r.dtype)
+        distance = jnp.maximum(state.distance, trees.quotient(numerator, denominator)).astype(state.r.dtype)
         return replace(state, distance=distance, server_lr=state.distance)
 
 
@@ -80,14 +79,14 @@ class DAdaptation(AdamByDistance):
     ) -> tuple[Params, EstimateState]:
         b1, b2, d, decay = self.beta1, self.beta2, state.distance, jnp.sqrt(self.beta2)
         # s / (sqrt(v) + eps) with the v of the round before, as the authors' code
-        scaled = jax.tree.map(lambda s, v: quotient(s, jnp.sqrt(v) + self.eps), state.s, state.v)
+        scaled = jax.tree.map(lambda s, v: trees.quotient(s, jnp.sqrt(v) + self.eps), state.s, state.v)
         m = jax.tree.map(lambda m, x: (b1 * m + (1 - b1) * d * x).astype(m.dtype), state.m, delta)
         v = jax.tree.map(lambda v, x: (b2 * v + (1 - b2) * x**2).astype(v.dtype), state.v, delta)
         s = jax.tree.map(lambda s, x: (decay * s + (1 - decay) * d * x).astype(s.dtype), state.s, delta)
         r = (decay * state.r + (1 - decay) * d * trees.dot(delta, scaled)).astype(state.r.dtype)
         length = jnp.asarray(sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(s)), r.dtype)
         after = self.estimated(EstimateState(m, v, s, r, (), d, d), r, (1 - decay) * length)
-        move = jax.tree.map(lambda m, v: quotient(m, jnp.sqrt(v) + self.eps), m, v)
+        move = jax.tree.map(lambda m, v: trees.quotient(m, jnp.sqrt(v) + self.eps), m, v)
         return trees.add(params, move), after
 
 
@@ -174,7 +173,7 @@ class DoG(ServerOptimizer):
     ) -> tuple[Params, DoGState]:
         distance = jnp.maximum(state.distance, trees.norm(trees.sub(params, state.start)))
         total = state.total + trees.squared_norm(delta)
-        lr = quotient(distance, jnp.sqrt(total))
+        lr = trees.quotient(distance, jnp.sqrt(total))
         return trees.axpy(lr, delta, params), DoGState(state.start, total, distance, lr)
 
 
@@ -252,7 +251,7 @@ class Prodigy(AdamByDistance):
         r = (decay * state.r + weight * ahead).astype(state.r.dtype)
         length = jnp.asarray(sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(s)), r.dtype)
         after = self.estimated(EstimateState(m, v, s, r, state.start, d, d), r, length)
-        move = jax.tree.map(lambda m, v: quotient(m, jnp.sqrt(v) + after.distance * self.eps), m, v)
+        move = jax.tree.map(lambda m, v: trees.quotient(m, jnp.sqrt(v) + after.distance * self.eps), m, v)
         return trees.axpy(d, move, params), after
 
 

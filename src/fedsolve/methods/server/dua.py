@@ -32,7 +32,7 @@ from fedsolve.core.types import (
 )
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Search, Solution
-from fedsolve.methods.server.adaptive import SECOND_MOMENTS, quotient
+from fedsolve.methods.server.adaptive import SECOND_MOMENTS
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
 
@@ -160,12 +160,12 @@ class DoublyAdaptive(ServerOptimizer):
         if self.preconditioner != "identity":
             line = SECOND_MOMENTS[self.preconditioner]
             s = jax.tree.map(lambda s, d: line(s, d * d, self.beta2).astype(s.dtype), state.s, delta)
-            direction = jax.tree.map(lambda v, s: quotient(v, jnp.sqrt(s) + self.eps), v, s)
+            direction = jax.tree.map(lambda v, s: trees.quotient(v, jnp.sqrt(s) + self.eps), v, s)
         eps_g = self.eps_g * cohort.size if self.eps_per_client else self.eps_g
         if self.eps_decay is not None:
             eps_g = eps_g * self.eps_decay ** (cohort.round + 1)
         # eta = m / (<v, G^-1 v> + eps_g), 0 where the denominator is 0
-        eta = quotient(most, trees.dot(v, direction) + eps_g)
+        eta = trees.quotient(most, trees.dot(v, direction) + eps_g)
         if self.clamp:
             eta = jnp.maximum(1.0, eta)
         momentum = () if self.beta1 is None else v
@@ -304,7 +304,7 @@ class GradientDiversity(ServerOptimizer):
         self, params: Params, state: LengthState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, LengthState]:
         far = along(delta, measured.squared_norm, cohort)
-        alpha = quotient(far, trees.squared_norm(delta)).astype(state.server_lr.dtype)
+        alpha = trees.quotient(far, trees.squared_norm(delta)).astype(state.server_lr.dtype)
         return trees.axpy(alpha, delta, params), LengthState(alpha)
 
 
@@ -369,7 +369,7 @@ class Extrapolated(ServerOptimizer):
     ) -> tuple[Params, ExtrapolatedState]:
         to, inner = self.optimizer.step(params, state.inner, delta, (), cohort)
         eps_g = cohort.size * self.eps_g * self.eps_decay ** (cohort.round + 1)
-        factor = quotient(measured.squared_norm / 2, trees.squared_norm(delta) + eps_g)
+        factor = trees.quotient(measured.squared_norm / 2, trees.squared_norm(delta) + eps_g)
         factor = jnp.clip(factor, 1.0, self.most).astype(state.extrapolation.dtype)
         return trees.axpy(factor, trees.sub(to, params), params), ExtrapolatedState(inner, factor)
 

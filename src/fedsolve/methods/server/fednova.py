@@ -16,7 +16,6 @@ from fedsolve.core.types import MessageBounds, Params, Traced, Weighting, bounde
 from fedsolve.methods.client.optax import OptaxSolver
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver, Solution
-from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import Needs
 from fedsolve.methods.server.sgd import ServerSGD, ServerSGDState
@@ -74,7 +73,7 @@ class NormalizedAveraging(ServerSGD):
     def direction(self, delta: Params, solution: Solution) -> Params:
         # the normalised direction D_i / e_i = -d_i
         rate_sum = jnp.asarray(_length(solution), trees.dtype_of(delta))
-        return jax.tree.map(lambda d: quotient(d, rate_sum).astype(d.dtype), delta)
+        return jax.tree.map(lambda d: trees.quotient(d, rate_sum).astype(d.dtype), delta)
 
     def step(self, params: Params, state: Any, delta: Params, measured: LocalRates, cohort: Cohort) -> Any:
         # apply one server step (equation 12 of the paper): rate_sum is the mean of e_i, delta that of -d_i

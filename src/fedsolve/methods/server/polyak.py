@@ -13,7 +13,6 @@ from fedsolve.core.building import number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.methods.client.solver import Solution
-from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
 
 
@@ -73,7 +72,7 @@ class Polyak(ServerOptimizer):
     def step(
         self, params: Params, state: PolyakState, delta: Params, measured: Excess, cohort: Cohort
     ) -> tuple[Params, PolyakState]:
-        eta = quotient(jnp.maximum(measured.excess, 0), trees.squared_norm(delta))
+        eta = trees.quotient(jnp.maximum(measured.excess, 0), trees.squared_norm(delta))
         dtype = state.f.dtype
         return trees.axpy(eta, delta, params), PolyakState(eta.astype(dtype), measured.loss.astype(dtype))
 
