@@ -249,7 +249,6 @@ def choice(*texts: str | None, default: str | None, kind: str = "", later: bool 
 
 
 def flag(*, default: bool) -> Any:
-    """True or False, which is part of the program (`static`)."""
     return checked(check_flag, default=default, static=True)
 
 

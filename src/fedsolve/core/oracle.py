@@ -162,16 +162,13 @@ class WrappedOracle(Oracle):
         return 0.0
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient, term included, on the minibatch of a local step."""
         loss, gradient = self.inner(params, step)
         return self._more(loss, params), self.change(params, gradient)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss alone, term included."""
         return self._more(self.inner.loss(params, step), params)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient, term included, on all examples."""
         loss, gradient = self.inner.full(params)
         return self._more(loss, params), self.change(params, gradient)
 
@@ -204,7 +201,6 @@ class MappedOracle(WrappedOracle):
         return self.inner.loss(params, step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Inner loss and gradient on all examples, not mapped."""
         return self.inner.full(params)
 
 
@@ -220,7 +216,6 @@ class CorrectedOracle(WrappedOracle):
         return trees.add(gradient, self.correction)
 
     def extra(self, params: Params) -> Scalar:
-        """<c - c_i, y - w>."""
         return trees.dot(self.correction, trees.sub(params, self.anchor))
 
     def map_gradient(self, function: GradientMap) -> Oracle:
@@ -309,8 +304,6 @@ class _Begins(Exception):
 
 @dataclass(frozen=True)
 class _Beginning(WrappedOracle):
-    """A client whose local work ends where it begins."""
-
     memory: Any = None
 
     def trained(self, params: Params) -> NoReturn:
@@ -338,8 +331,6 @@ def beginning_of(
 
 
 class _LossAlone(tuple[Any]):
-    """A loss without its gradient."""
-
     def __iter__(self) -> NoReturn:
         raise NeedsMore("the gradient of all of a client's examples")
 
@@ -362,7 +353,6 @@ class TrainedRound(Oracle):
     begun: list[Params] = field(default_factory=list, init=False)
 
     def trained(self, params: Params) -> Outcome:
-        """What the loop gave back."""
         assert self.outcome is not None
         if self.begun:
             raise NeedsMore("local work twice in a round")

@@ -42,7 +42,6 @@ def axpy(s: Scalar, x: Params, y: Params) -> Params:
 
 
 def zeros_like(a: Params) -> Params:
-    """A tree of zeros with the shapes and types of a."""
     return jax.tree.map(jnp.zeros_like, a)
 
 
@@ -53,12 +52,10 @@ def dot(a: Params, b: Params) -> Array:
 
 
 def squared_norm(a: Params) -> Array:
-    """|a|^2 over the whole vector."""
     return dot(a, a)
 
 
 def norm(a: Params) -> Array:
-    """|a| over the whole vector."""
     return jnp.sqrt(squared_norm(a))
 
 
@@ -68,12 +65,10 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def where(condition: Any, a: Params, b: Params) -> Params:
-    """a where a scalar condition holds, otherwise b."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
 def all_finite(a: Any) -> Array:
-    """Whether every floating-point entry of a is finite."""
     floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
     if not floats:
         return jnp.array(True)
@@ -107,7 +102,6 @@ def size(a: Any) -> int:
 
 
 def nbytes(a: Any) -> int:
-    """Bytes of all leaves (arrays or shapes) as they are stored."""
     return sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(a))
 
 
