@@ -156,7 +156,6 @@ def choose_sampling(options: RunOptions, task: Task) -> Sampling:
 
 
 def check_methods(algorithms: Iterable[Algorithm], sampling: Sampling, task: Task) -> None:
-    """Raise `InvalidInput` unless each is a method that a run of the task with such cohorts may use."""
     for algorithm in algorithms:
         check_method(algorithm)
         algorithm.check(sampling, task.data.num_clients)

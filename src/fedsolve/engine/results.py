@@ -76,7 +76,6 @@ class Result(Records):
         return self.history.label
 
     def __len__(self) -> int:
-        """One run."""
         return 1
 
     def __iter__(self) -> Iterator[Result]:
@@ -310,11 +309,9 @@ class Seeds(Several):
         return f"Seeds({self.label} x {len(self)} on {self.runs[0].history.task})"
 
     def __len__(self) -> int:
-        """How many seeds there are."""
         return len(self.runs)
 
     def __iter__(self) -> Iterator[Result]:
-        """The runs."""
         return iter(self.runs)
 
     def __getitem__(self, place: int) -> Result:
@@ -505,11 +502,9 @@ class Results(Several):
         return tuple(method.label for method in self.methods)
 
     def __len__(self) -> int:
-        """How many methods there are."""
         return len(self.methods)
 
     def __iter__(self) -> Iterator[str]:
-        """The methods' labels."""
         return iter(self.labels)
 
     def items(self) -> Iterator[tuple[str, Result | Seeds]]:

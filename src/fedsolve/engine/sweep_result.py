@@ -64,11 +64,9 @@ class Sweep(SweepRecord, Labelled):
         return self.metrics[metric][..., -1]
 
     def __len__(self) -> int:
-        """How many settings there are."""
         return len(self.points)
 
     def __iter__(self) -> Iterator[Sweep]:
-        """The sweep of each setting alone."""
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, setting: int) -> Sweep:

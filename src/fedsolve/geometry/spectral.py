@@ -120,7 +120,6 @@ def _normalised(x: Array, instead: Array) -> tuple[Array, Array]:
 
 
 def _start(g: Array, wide: bool, start: tuple[Array, Array] | None) -> Array:
-    """The first direction, a unit vector of the smaller side."""
     lengths = jnp.max(jnp.abs(g), axis=0 if wide else 1)
     longest = jnp.argmax(lengths)
     row = g[:, longest] if wide else g[longest]

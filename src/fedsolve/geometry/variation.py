@@ -105,7 +105,6 @@ def _differences(w: Array) -> Pair:
 
 
 def _adjoint(u: Pair) -> Array:
-    """D' u, shape (m, n)."""
     down, right = u
     rows = jnp.pad(down, ((1, 0), (0, 0))) - jnp.pad(down, ((0, 1), (0, 0)))
     return rows + jnp.pad(right, ((0, 0), (1, 0))) - jnp.pad(right, ((0, 0), (0, 1)))

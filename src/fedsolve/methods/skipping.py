@@ -104,7 +104,6 @@ class ProbabilisticSkipping(Algorithm):
     def after(
         self, delta: Params, steps: Scalar, broadcast: SkippingBroadcast, client: SkippingClient
     ) -> SkippingClient:
-        """c_i after the round."""
         change = self._change(delta, steps, broadcast.control, broadcast.round)
         return SkippingClient(trees.add(client.control, change))
 

@@ -184,12 +184,10 @@ class RebuiltModel(Algorithm):
 
     @property
     def rebuilds(self) -> bool:
-        """Whether clients rebuild the model."""
         return self.down == "scalars"
 
     @property
     def steps_sent(self) -> int:
-        """Local steps that a message has slopes for."""
         if self.most_steps is None:
             raise InvalidInput(
                 f"{self.traits.name} sends slopes for each local step: set most_steps, the local steps of a client at "
@@ -374,7 +372,6 @@ class DeComFL(RebuiltModel):
         return DeComServer(params, server.start, server.version + 1, history, lost)
 
     def _moved(self, w: Params, lengths: Any, version: Any) -> Params:
-        """w after the steps of a round."""
         return walk(w, lengths, lambda j: key_of(2, version, j // self.directions, j % self.directions))
 
     def _slopes(self, w: Params, broadcast: DeComBroadcast, oracle: Oracle) -> Traced:
@@ -528,5 +525,4 @@ class FedKSeed(RebuiltModel):
 
 
 def _candidate(j: Any) -> Any:
-    """The key of z_j."""
     return key_of(0, j)

@@ -135,8 +135,6 @@ def _smaller_later(rank: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CoxSums(OfTimes):
-    """What is asked in a round of Cox's model."""
-
     ANALYSIS: ClassVar[str] = "cox"
     efron: bool  # whether ties follow Efron's rule, or Breslow's
     # times of events over all sites, by their numbers; () for risk sets of each site's own rows, and their likelihood
@@ -228,8 +226,6 @@ class CoxResult(Estimates):
 
 @dataclass(frozen=True)
 class CoxRequest(Request):
-    """What is to be fitted; see `cox` for each word."""
-
     ANALYSIS: ClassVar[str] = "cox"
     time: str
     event: str

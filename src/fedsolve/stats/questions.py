@@ -228,8 +228,6 @@ class Sites:
 
 
 class Request(Stored):
-    """What an analysis is to find; subclasses are dataclasses."""
-
     ANALYSIS: ClassVar[str]  # as owners of sites allow it
 
     def fit(self, sites: Sites) -> Any:

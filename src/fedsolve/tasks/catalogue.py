@@ -182,8 +182,6 @@ def entry(name: str) -> TaskEntry:
 
 
 class _Own(TaskEntry):
-    """A user's own task."""
-
     @property
     def builder(self) -> Callable[..., Task]:
         return load_reference("task", self.home, Task)

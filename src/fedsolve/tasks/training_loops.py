@@ -157,11 +157,9 @@ class Trainee:
 
     @property
     def form(self) -> Form:
-        """Shapes and types of its parameters as they are now."""
         return form_of(dict(zip(*named_leaves(self._own()), strict=True)))
 
     def read(self) -> Params:
-        """The parameters; where they lie as they are sent, the model's own memory."""
         return jax.tree.map(self._wide, self._own())
 
     def _wide(self, own: Any) -> np.ndarray:
@@ -172,7 +170,6 @@ class Trainee:
         return (tensor.float() if tensor.element_size() < 4 else tensor).cpu().numpy()
 
     def write(self, params: Params) -> None:
-        """Load parameters, in the model's own types."""
         own = self._own()
         given, known = (dict(zip(*named_leaves(tree), strict=True)) for tree in (params, own))
         if self._module is not None:

@@ -355,7 +355,6 @@ class ClientOracle(Oracle):
         return None if self.memory is None else self.memory.read().given()
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on the minibatch of a local step, with what is drawn there."""
         return self._compute(ClientOracle._minibatch, params, step, self._buffers())[0]
 
     def full(self, params: Params) -> tuple[Scalar, Params]:

@@ -477,7 +477,6 @@ def shards(
 
 
 def own_shard(program: Program, ids: Array, present: Array) -> tuple[Array, Array]:
-    """This device's part of `shards`."""
     device = lax.axis_index(CLIENT_AXIS) if program.num_shards > 1 else 0
     return ids[device], present[device]
 

@@ -407,7 +407,6 @@ class Secure(Wrapper):
             _check_range("the counts of clipped numbers", message.clipped, 0, clients * entries)
 
     def _own_leaves(self, message: SecureMessage, model: Params) -> dict[int, Number]:
-        """The leaves that are sent in fixed point, in the order of their sums."""
         structure, coded = message.structure, self.coded(message.structure)
         own = [i for i in range(structure.num_leaves) if i not in coded]
         shapes: list[Any] = [None] * structure.num_leaves
@@ -457,7 +456,6 @@ class Secure(Wrapper):
 
 
 def _check_range(name: str, ring: Ring, least: int, most: int) -> None:
-    """Raise `InvalidInput` unless all whole numbers of a sum are in their range."""
     numbers = ring_words(ring).view(f"<i{ring.bits // 8}")
     low, high = int(numbers.min(initial=least)), int(numbers.max(initial=most))
     if not least <= low <= high <= most:
