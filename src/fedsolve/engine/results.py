@@ -83,11 +83,7 @@ class Result(Records):
         return iter(self.runs)
 
     def __getitem__(self, place: int) -> Result:
-        """Itself at place 0, as `Seeds` have the run of each seed.
-
-        Raises:
-            InvalidInput: another place.
-        """
+        """Itself at place 0, as `Seeds` have the run of each seed; `InvalidInput` at another place."""
         if not is_integer(place) or place not in (0, -1):
             raise InvalidInput(f"result[{shown(place)}]: {self.label} is one run: give 0")
         return self
@@ -315,11 +311,7 @@ class Seeds(Several):
         return iter(self.runs)
 
     def __getitem__(self, place: int) -> Result:
-        """The run at a place, counted from 0, or from the end if it is negative.
-
-        Raises:
-            InvalidInput: there is no such run.
-        """
+        """The run at a place, counted from 0, or from the end if it is negative; `InvalidInput` if there is none."""
         if not is_integer(place) or not -len(self) <= place < len(self):
             raise InvalidInput(
                 f"seeds[{shown(place)}]: {self.label} has {len(self)} runs: give 0 to {len(self) - 1}"
@@ -516,11 +508,7 @@ class Results(Several):
         return iter(zip(self.labels, self.methods, strict=True))
 
     def __getitem__(self, label: str) -> Result | Seeds:
-        """The `Result` or the `Seeds` of one method.
-
-        Raises:
-            InvalidInput: there is none of that label (the nearest is named).
-        """
+        """The `Result` or the `Seeds` of one method; `InvalidInput` names the nearest label if there is none."""
         if not isinstance(label, str):
             raise InvalidInput(
                 f"results[{shown(label)}]: give the label of a method: {', '.join(map(repr, self.labels))}"

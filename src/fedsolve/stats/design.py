@@ -176,10 +176,7 @@ class Design(Question):
         """The same columns with mean 0 and deviation 1 over all sites, and the moments of the columns as they are.
 
         Sums of squares of such columns lose no digits, and say which columns are alike. Without an intercept no mean
-        is subtracted.
-
-        Raises:
-            InvalidInput: a column has the same value in all rows.
+        is subtracted. `InvalidInput` for a column with the same value in all rows.
         """
         first = sums = sites.sums(self)
         rows, fixed = float(first["rows"]), np.array([not product for product in self.products])

@@ -233,9 +233,7 @@ class Request(Stored):
     def fit(self, sites: Sites) -> Any:
         """Ask the sites, round after round, until all that take part answer all questions.
 
-        Raises:
-            InvalidInput: there is no finite estimate, or sites refuse to answer.
-            Unavailable: a site leaves in the middle.
+        `InvalidInput` where there is no finite estimate, or sites refuse; `Unavailable` if one leaves in the middle.
         """
         while True:
             sites.rows = 0.0
