@@ -211,6 +211,7 @@ def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
         for x, fill in ((a, 0), (low, -jnp.inf), (high, jnp.inf))
     ]
 
+    # f = (a, low, high) is y -> clip(y + a, low, high); this is g after f
     def after(f: tuple[Array, ...], g: tuple[Array, ...]) -> tuple[Array, ...]:
         return f[0] + g[0], jnp.clip(f[1] + g[0], g[1], g[2]), jnp.clip(f[2] + g[0], g[1], g[2])
 
@@ -218,7 +219,9 @@ def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
         both = after(f, g)
         return both, both
 
+    # the identity: a = 0 within no bounds
     nothing = tuple(jnp.full_like(blocks[0][0], fill) for fill in (0, -jnp.inf, jnp.inf))
+    # inside each block from its start, all blocks side by side; then from block to block
     whole, inside = lax.scan(compose, nothing, tuple(blocks))
     zero = jnp.zeros((), a.dtype)
     _, entry = lax.scan(lambda y, f: (jnp.clip(y + f[0], f[1], f[2]), y), zero, whole)

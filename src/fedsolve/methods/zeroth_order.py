@@ -103,6 +103,7 @@ class ZerothOrderSGD(LocalSolver):
     mu: Scalar = number(default=1e-3, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        # d: E[v v'] = I / d for a direction v of length 1
         rate = rate_at(self.lr, round) * trees.size(params) / self.directions
         number, mu = jnp.asarray(oracle.client, jnp.uint32), self.mu
 

@@ -122,10 +122,12 @@ class ProxTracking(Algorithm):
             )
         lr, steps = rate_at(self.client_lr, broadcast.round), oracle.steps
         length = rate_at(self.server_lr, broadcast.round) * lr * steps
+        # (ahead_i - x) / a = mean of all gradients minus the client's own, of the last round
         correction = trees.scale(1 / client.length, trees.sub(client.ahead, broadcast.params))
         start = self.psi.prox(broadcast.params, length)
 
         def step(k: Scalar, carry: tuple[Params, Params, Params]) -> tuple[Params, Params, Params]:
+            # `before` is not shrunk: prox is taken of it anew, at the length of all k + 1 steps
             before, after, total = carry
             g = oracle(after, k)[1]
             before = trees.axpy(-lr, trees.add(g, correction), before)
