@@ -237,7 +237,6 @@ _PROFILES = {
 }
 
 PROFILES = Registry("fleet", _PROFILES)
-"""Every fleet by name."""
 
 
 def profile(name: str, clients: int, seed: int = 0) -> Fleet:

@@ -131,7 +131,6 @@ _TASKS = {
 }
 
 TASKS = Registry("task", _TASKS)
-"""Every task by its name."""
 
 _RENAMED = {"cifar": "give cifar10, with model = 'softmax' and augment = false for what cifar was by default"}
 """Former names, and what to give instead."""
