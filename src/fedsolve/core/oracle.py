@@ -322,7 +322,6 @@ class _Beginning(WrappedOracle):
 def beginning_of(
     train: Callable[[Any, Any, Oracle], Any], broadcast: Any, state: Any, oracle: Oracle
 ) -> tuple[Params, Any] | None:
-    """The model that local work begins with, and the step or the buffers there; None if there is none."""
     try:
         train(broadcast, state, _Beginning(oracle))
     except _Begins as begins:

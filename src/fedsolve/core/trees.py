@@ -80,7 +80,6 @@ def all_finite(a: Any) -> Array:
 
 
 def array_is_finite(x: Array) -> Array:
-    """Whether all entries of an array of floating-point or complex numbers are finite, shape ()."""
     # by the bits without the sign, as integers: those of infinity and NaN are the largest. `any` along one axis is
     # vectorised on a CPU, where `isfinite(x).all()` and the maximum of the bits take two to three times as long
     # (JAX 0.10.2), and a maximum of floats drops NaN (https://github.com/openxla/xla/issues/21461)
@@ -111,7 +110,6 @@ def on_host(a: Any) -> Any:
 
 
 def dtype_of(a: Params) -> Any:
-    """The common floating-point type of the leaves."""
     return jnp.result_type(*jax.tree.leaves(a))
 
 

@@ -144,7 +144,6 @@ class PreparedRun(RunEvaluation):
         return 1 if self.timed is None else max(1, self.timed.depth)
 
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
-        """What the server's reports and the dropped updates give reason to say."""
         lines = [*self.remarks]
         if self.algorithm.traits.secret_cohorts:
             lines.append(

@@ -114,7 +114,6 @@ def leading_pair(
 
 
 def _normalised(x: Array, instead: Array) -> tuple[Array, Array]:
-    """x / |x|, or another unit vector where x is 0, and |x|."""
     length = jnp.linalg.norm(x)
     return jnp.where(length == 0, instead, x / jnp.where(length == 0, 1, length)), length
 

@@ -100,7 +100,6 @@ Pair = tuple[Array, Array]
 
 
 def _differences(w: Array) -> Pair:
-    """D w: downwards, shape (m - 1, n), and to the right, shape (m, n - 1)."""
     return w[1:] - w[:-1], w[:, 1:] - w[:, :-1]
 
 
@@ -186,7 +185,6 @@ def _pieces(w: Array, strength: Array) -> tuple[Array, Array]:
 
 
 def _edges(rise: Array) -> tuple[Array, Array]:
-    """The jump to the left and to the right of every entry, shape (n,) each."""
     return jnp.pad(rise, (1, 0)), jnp.pad(rise, (0, 1))
 
 

@@ -199,7 +199,6 @@ class CompressedSkipping(ProbabilisticSkipping):
         return SkippingMessage(delta, message.steps, message.loss), after
 
     def _delta(self, code: Any, broadcast: SkippingBroadcast) -> Params:
-        """The client update that a coded model stands for."""
         return trees.sub(decode_leaves(code, round_key(broadcast.round)), broadcast.params)
 
 

@@ -376,7 +376,6 @@ class DeComFL(RebuiltModel):
         return walk(w, lengths, lambda j: key_of(2, version, j // self.directions, j % self.directions))
 
     def _slopes(self, w: Params, broadcast: DeComBroadcast, oracle: Oracle) -> Traced:
-        """The slopes along a client's local steps from w, 0 where it takes fewer."""
         most = self.steps_sent
         rate = rate_at(self.client_lr, broadcast.round) / self.directions
 

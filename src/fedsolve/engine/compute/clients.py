@@ -86,7 +86,6 @@ class PackedClients:
         return ids if self.window is None else self.window.slots[round - self.window.first], present
 
     def number(self, slot: Scalar) -> Scalar:
-        """The number in the population of the client at a place."""
         return slot if self.window is None else self.window.numbers[slot]
 
     def model(self, params: Params) -> Any:

@@ -242,7 +242,6 @@ class StateSharding:
         return jax.tree.map(leaf, states)
 
     def shapes_by_client(self, shapes: Any) -> Any:
-        """The shapes of all clients' states, of those of the devices' rows."""
         return jax.tree.map(lambda s: jax.ShapeDtypeStruct((self.clients, *s.shape[1:]), s.dtype), shapes)
 
     def by_device(self, states: Any) -> Any:

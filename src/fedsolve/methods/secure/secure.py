@@ -430,7 +430,6 @@ class Secure(Wrapper):
 
     @property
     def _coder(self) -> Coder:
-        """How the inner method sends client updates, if it says so itself."""
         return getattr(self.inner, "update_coder", None)  # pyright: ignore[reportReturnType]
 
     def coded(self, structure: Any) -> list[int]:
