@@ -433,12 +433,10 @@ def check_replaces(folder: Path, folders: Sequence[Path]) -> None:
 
 
 def no_result(given: object) -> InvalidInput:
-    """What to say of something that is no result."""
     return InvalidInput(f"runs = {shown(given)} must be results of fs.run, at least one")
 
 
 def not_seeds(label: str) -> InvalidInput:
-    """What to say of two results of one label that are not seeds of one method."""
     return InvalidInput(
         f"two results are called {label} and are not seeds of one method: "
         "give each run a label, such as fs.run(..., label='slow')"

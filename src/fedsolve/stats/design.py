@@ -260,10 +260,7 @@ def check_leverage(
 ) -> None:
     """Raise `InvalidInput` where weighted sums over a site's rows would be those of single rows.
 
-    Args:
-        matrix: the columns, shape (rows, columns).
-        weights: of the rows, >= 0, shape (rows,).
-        information: X' W X, shape (columns, columns).
+    X has shape (rows, columns), the weights >= 0 (rows,), the information X' W X (columns, columns).
     """
     if table.min_rows <= 1:
         return

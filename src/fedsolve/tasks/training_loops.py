@@ -227,8 +227,7 @@ class TrainingLoop(Trainee):
     def run(self, params: Params, round: TrainingRound, client: int, *more: Any) -> tuple[Params, Told]:
         """Train from parameters: where the loop ends, and what it returned.
 
-        Raises:
-            InvalidInput: it raised an exception, or what it gave back cannot be used; names client and round.
+        `InvalidInput` names client and round: it raised an exception, or what it gave back cannot be used.
         """
         self.write(params)
         where = f"the training loop of client {client} in round {int(round)}"
