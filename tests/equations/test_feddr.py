@@ -13,8 +13,8 @@ import fedsolve as fs
 from conformance.properties import HandOracle
 from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation
 from equations.composite_transcript import ALL, WEIGHT, Psi, feddr
+from fedsolve.core.oracle import ProximalOracle
 from fedsolve.geometry import L1, L1Ball, L2Ball
-from fedsolve.methods.wrappers.proximal import ProximalOracle
 from harness import SIZES, crossed, default_start, make_clients, make_task
 from verbs_harness import play
 

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 
 import fedsolve as fs
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.oracle import CorrectedOracle, Oracle
+from fedsolve.core.oracle import CorrectedOracle, Oracle, ProximalOracle
 from fedsolve.geometry import L1, DiagonalQuadratic, Entropy, PNorm, as_blocks
 from fedsolve.geometry.numerics import FOUND, UNBOUNDED, UNRESOLVED, solve_increasing
 from fedsolve.methods.client import SGD, Armijo, ConjugateGradient
@@ -28,7 +28,7 @@ from fedsolve.methods.server import (
 from fedsolve.methods.server.dfw import Objective
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.polyak import Excess
-from fedsolve.methods.wrappers.proximal import ProximalOracle, SubgradientOracle
+from fedsolve.methods.wrappers.proximal import SubgradientOracle
 
 COHORT = Cohort(0, 3, 5)
 RNG = np.random.default_rng(6)

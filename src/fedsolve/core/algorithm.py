@@ -88,7 +88,6 @@ def check_shares(traits: Traits) -> None:
 
 
 def declares(method: Any, name: str) -> bool:
-    """Whether a method has a field, a class attribute or a property of a name."""
     # not hasattr(method, name): a property that fails must raise, and not count as left out
     return name in vars(method) or hasattr(type(method), name)
 

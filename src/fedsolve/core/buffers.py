@@ -48,7 +48,6 @@ class Buffers:
         return self._map(leaf)
 
     def rounded(self) -> Buffers:
-        """Integers rounded, as floating-point numbers still."""
         return Buffers(self._map(lambda x, kind: jnp.round(x) if kind else x), self.integers)
 
     def _map(self, function: Any) -> Any:

@@ -44,12 +44,10 @@ class Registry(dict[str, T]):
         self._spellings = {name.lower(): name for name in entries} if any_spelling else {}
 
     def find(self, name: Any, kind: str | None = None) -> T:
-        """The entry of that name; `InvalidInput` for an unknown one (with the nearest match)."""
         check_known(kind or self.kind, name, self)
         return self[name]
 
     def build(self, where: str, table: Any) -> Any:
-        """An object from its name alone, or from a table with its name and parameters."""
         kind = f"{self.kind} of {where}"
         values = {self.key: table} if isinstance(table, str) else table
         if not isinstance(values, Mapping) or self.key not in values:
@@ -62,7 +60,6 @@ class Registry(dict[str, T]):
         return cls(**given)
 
     def name_of(self, built: Any) -> str | None:
-        """The name of the class of an object, if it is one of these."""
         return next((name for name, cls in self.items() if type(built) is cls), None)
 
 
@@ -249,7 +246,6 @@ def choice(*texts: str | None, default: str | None, kind: str = "", later: bool 
 
 
 def flag(*, default: bool) -> Any:
-    """True or False, which is part of the program (`static`)."""
     return checked(check_flag, default=default, static=True)
 
 

@@ -230,7 +230,6 @@ def is_plain_number(value: object) -> bool:
 
 
 def is_one_of(value: object, choices: Collection[str]) -> TypeGuard[str]:
-    """Whether a value is one of some texts; no list or array is, which Python and NumPy could not compare."""
     return isinstance(value, str) and value in choices
 
 
@@ -270,7 +269,6 @@ def check_seed(value: Any) -> int:
 
 
 def check_flag(name: str, value: object) -> Any:
-    """`value`; `InvalidInput` unless it is True or False."""
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} = {shown(value)} must be true or false")
     return value

@@ -146,7 +146,6 @@ class Fleet:
         return int(time / self.slot + 1e-9)
 
     def _column(self, name: str) -> np.ndarray:
-        """One number a client, in its range."""
         given = as_array(name, getattr(self, name))
         if given.dtype.kind not in "iuf" or given.shape not in ((), (self.clients,)):
             raise InvalidInput(
@@ -238,7 +237,6 @@ _PROFILES = {
 }
 
 PROFILES = Registry("fleet", _PROFILES)
-"""Every fleet by name."""
 
 
 def profile(name: str, clients: int, seed: int = 0) -> Fleet:
@@ -346,7 +344,6 @@ def synchronous(
     deadline: float | None = None,
     joules: np.ndarray | None = None,
 ) -> Timeline:
-    """All rounds of a run."""
     # a round ends when `quorum` messages have come, when all whom it asked are due, or at the `deadline`,
     # whichever is first. Who has not sent by then is told to stop and counts as absent; its energy is the share
     # of its task's that its time is. Who drops out takes all of it.
@@ -450,7 +447,6 @@ def asynchronous(
     concurrency: int,
     joules: np.ndarray | None = None,
 ) -> Timeline:
-    """All server updates of a run."""
     # `concurrency` clients are at work at any time, as far as there are so many who can be asked. As soon as
     # one is due, another takes its place, drawn uniformly among those who are there, are not at work and have
     # no message in the buffer. When `buffer` messages have come the server updates; who is asked next has the

@@ -48,7 +48,6 @@ def check_mean(name: str, seen: str | None, remedy: str) -> None:
 
 
 def check_slope(name: str, depends: bool) -> None:
-    """Raise `InvalidInput` if no parameter plays a part in a loss's gradient."""
     if not depends:
         raise InvalidInput(
             f"{name} depends on no parameter, so it has no gradient: compute it from the model's outputs, without "
@@ -57,7 +56,6 @@ def check_slope(name: str, depends: bool) -> None:
 
 
 def check_again(name: str, first: float, again: float, rounding: float, remedy: str) -> None:
-    """Raise `InvalidInput` if a function gives another value when it is called again with all the same."""
     # the two values may be `rounding` of the first apart
     if not (first == again or abs(first - again) <= rounding * abs(first) or math.isnan(first + again)):
         raise InvalidInput(

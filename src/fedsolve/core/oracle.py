@@ -162,16 +162,13 @@ class WrappedOracle(Oracle):
         return 0.0
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient, term included, on the minibatch of a local step."""
         loss, gradient = self.inner(params, step)
         return self._more(loss, params), self.change(params, gradient)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss alone, term included."""
         return self._more(self.inner.loss(params, step), params)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient, term included, on all examples."""
         loss, gradient = self.inner.full(params)
         return self._more(loss, params), self.change(params, gradient)
 
@@ -204,7 +201,6 @@ class MappedOracle(WrappedOracle):
         return self.inner.loss(params, step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Inner loss and gradient on all examples, not mapped."""
         return self.inner.full(params)
 
 
@@ -220,12 +216,28 @@ class CorrectedOracle(WrappedOracle):
         return trees.add(gradient, self.correction)
 
     def extra(self, params: Params) -> Scalar:
-        """<c - c_i, y - w>."""
         return trees.dot(self.correction, trees.sub(params, self.anchor))
 
     def map_gradient(self, function: GradientMap) -> Oracle:
         """The function acts on the raw gradient: c_i must estimate what is corrected."""
         return CorrectedOracle(self.inner.map_gradient(function), self.correction, self.anchor)
+
+
+@dataclass(frozen=True)
+class ProximalOracle(WrappedOracle):
+    """Adds (mu/2) |y - anchor|^2 to losses, its gradient to gradients."""
+
+    adds: ClassVar[str] = "a proximal term"
+    anchor: Params
+    mu: Scalar = 0.1
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        return jax.tree.map(
+            lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
+        )
+
+    def extra(self, params: Params) -> Scalar:
+        return self.mu / 2 * trees.squared_norm(trees.sub(params, self.anchor))
 
 
 def correction(oracle: Oracle) -> Params | None:
@@ -292,8 +304,6 @@ class _Begins(Exception):
 
 @dataclass(frozen=True)
 class _Beginning(WrappedOracle):
-    """A client whose local work ends where it begins."""
-
     memory: Any = None
 
     def trained(self, params: Params) -> NoReturn:
@@ -312,7 +322,6 @@ class _Beginning(WrappedOracle):
 def beginning_of(
     train: Callable[[Any, Any, Oracle], Any], broadcast: Any, state: Any, oracle: Oracle
 ) -> tuple[Params, Any] | None:
-    """The model that local work begins with, and the step or the buffers there; None if there is none."""
     try:
         train(broadcast, state, _Beginning(oracle))
     except _Begins as begins:
@@ -321,8 +330,6 @@ def beginning_of(
 
 
 class _LossAlone(tuple[Any]):
-    """A loss without its gradient."""
-
     def __iter__(self) -> NoReturn:
         raise NeedsMore("the gradient of all of a client's examples")
 
@@ -345,7 +352,6 @@ class TrainedRound(Oracle):
     begun: list[Params] = field(default_factory=list, init=False)
 
     def trained(self, params: Params) -> Outcome:
-        """What the loop gave back."""
         assert self.outcome is not None
         if self.begun:
             raise NeedsMore("local work twice in a round")

@@ -218,7 +218,6 @@ class Sampling(ABC):
 
 
 def check_size(size: Any, population: int) -> None:
-    """Raise `InvalidInput` unless the size of a cohort is an integer from 1 to the population."""
     if check_integer("clients_per_round", size, 1) > population:
         raise InvalidInput(
             f"clients_per_round = {size} but the task has {population} clients: choose at most {population}"
@@ -226,7 +225,6 @@ def check_size(size: Any, population: int) -> None:
 
 
 def check_everyone(name: str, sampling: Any, population: int, instead: str) -> None:
-    """Raise `InvalidInput` unless all clients are drawn in each round."""
     drawn = sampling.expected(population)
     if drawn is None or drawn < population:
         few = "" if drawn is None else f", and the sampling draws {drawn:g}"
@@ -269,7 +267,6 @@ class Uniform(Sampling):
         return choose(key, population, self.size), jnp.ones(self.size, bool)
 
     def check(self, population: int) -> None:
-        """Raise `InvalidInput` unless 1 <= size <= population."""
         check_size(self.size, population)
 
 
@@ -560,7 +557,6 @@ class Trace(Sampling):
         return min(self.size, int(np.asarray(self.available).sum(axis=1).max()))
 
     def check(self, population: int) -> None:
-        """Raise `InvalidInput` unless the trace has one column for each client."""
         check_size(self.size, population)
         shape = np.shape(self.available)
         if np.asarray(self.available).dtype != bool:
@@ -570,7 +566,6 @@ class Trace(Sampling):
         self.check_rounds(shape[0])
 
     def check_rounds(self, rounds: int) -> None:
-        """Raise `InvalidInput` unless a client is available in one of the rounds."""
         trace = np.asarray(self.available)
         if not trace[:rounds].any():
             which = f"the first {rounds} rounds" if rounds < len(trace) else "any round"

@@ -83,7 +83,6 @@ class Exponential(Schedule):
     decay: Scalar = number(above=0, at_most=1)
 
     def __call__(self, round: Scalar) -> Scalar:
-        """The rate in a round."""
         return self.initial * self.decay**round
 
 
@@ -104,7 +103,6 @@ class InverseSqrt(Schedule):
     initial: Scalar = number(above=0)
 
     def __call__(self, round: Scalar) -> Scalar:
-        """The rate in a round."""
         return self.initial / jnp.sqrt(jnp.asarray(round) + 1.0)
 
 
@@ -128,7 +126,6 @@ class FromOptax(Schedule):
             )
 
     def __call__(self, round: Scalar) -> Scalar:
-        """The rate in a round."""
         return self.function(as_count(round))
 
 
@@ -208,7 +205,6 @@ class ReduceOnPlateau(Reacting):
         check_range("min_lr", self.min_lr, above=0, at_most=most)
 
     def __call__(self, round: Scalar) -> Scalar:
-        """The rate in a round."""
         return self.initial
 
     def after(self, evaluations: Mapping[str, np.ndarray]) -> ReduceOnPlateau:

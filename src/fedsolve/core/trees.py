@@ -42,7 +42,6 @@ def axpy(s: Scalar, x: Params, y: Params) -> Params:
 
 
 def zeros_like(a: Params) -> Params:
-    """A tree of zeros with the shapes and types of a."""
     return jax.tree.map(jnp.zeros_like, a)
 
 
@@ -53,7 +52,6 @@ def dot(a: Params, b: Params) -> Array:
 
 
 def squared_norm(a: Params) -> Array:
-    """|a|^2 over the whole vector."""
     return dot(a, a)
 
 
@@ -63,17 +61,19 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def norm(a: Params) -> Array:
-    """|a| over the whole vector."""
     return jnp.sqrt(squared_norm(a))
 
 
+def quotient(a: Any, b: Any) -> Any:
+    """a / b, and 0 where b is 0: a coordinate that has never moved stays where it is."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
+
+
 def where(condition: Any, a: Params, b: Params) -> Params:
-    """a where a scalar condition holds, otherwise b."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
 def all_finite(a: Any) -> Array:
-    """Whether every floating-point entry of a is finite."""
     floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
     if not floats:
         return jnp.array(True)
@@ -85,7 +85,6 @@ def all_finite(a: Any) -> Array:
 
 
 def array_is_finite(x: Array) -> Array:
-    """Whether all entries of an array of floating-point or complex numbers are finite, shape ()."""
     # by the bits without the sign, as integers: those of infinity and NaN are the largest. `any` along one axis is
     # vectorised on a CPU, where `isfinite(x).all()` and the maximum of the bits take two to three times as long
     # (JAX 0.10.2), and a maximum of floats drops NaN (https://github.com/openxla/xla/issues/21461)
@@ -107,7 +106,6 @@ def size(a: Any) -> int:
 
 
 def nbytes(a: Any) -> int:
-    """Bytes of all leaves (arrays or shapes) as they are stored."""
     return sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(a))
 
 
@@ -117,7 +115,6 @@ def on_host(a: Any) -> Any:
 
 
 def dtype_of(a: Params) -> Any:
-    """The common floating-point type of the leaves."""
     return jnp.result_type(*jax.tree.leaves(a))
 
 

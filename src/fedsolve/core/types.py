@@ -136,7 +136,6 @@ def module(cls: type[T]) -> type[T]:
 
 
 def replace(obj: T, **changes: Any) -> T:
-    """A copy of a module with some fields changed."""
     return dataclasses.replace(obj, **changes)  # type: ignore[type-var]
 
 

@@ -296,6 +296,7 @@ def _encode(part: Any) -> Any:
 
 def _decode(data: memoryview, like: Any) -> Any:
     if isinstance(like, Index):
+        # little-endian in as many bytes as `below` takes, filled up to 8 with zeros
         value = np.zeros((len(data) // _width(like), 8), np.uint8)
         value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), _width(like))
         dtype = getattr(like.value, "dtype", np.dtype(np.int32))
@@ -311,8 +312,10 @@ def _decode(data: memoryview, like: Any) -> Any:
         packed: Any = value.astype(dtype).reshape(np.shape(like.value))
         return Packed(packed, like.bits)
     if isinstance(like, Ring):
+        # an element of 64 bits is kept in four limbs: JAX may have no such integers
         return ring_of_words(np.frombuffer(data, "<u4" if like.bits == 32 else "<u8"), like)
     if isinstance(like, Initial):
+        # only a digest travels: both sides have the model
         if isinstance(like.value, jax.ShapeDtypeStruct) or _digest(like) != data:
             raise InvalidInput(
                 f"{like.path} of the initial model is not the server's: start both from one model"

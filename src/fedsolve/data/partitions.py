@@ -371,7 +371,6 @@ class Natural(Partition):
 
 _CLASSES = (IID, Dirichlet, LabelsPerClient, Shards, ByQuantity, Natural, Pachinko)
 PARTITIONS: Registry[type[Partition]] = Registry("partition", {cls.name: cls for cls in _CLASSES})
-"""Every partition by its name."""
 
 
 def as_partition(value: Partition | str | Mapping[str, Any]) -> Partition:

@@ -123,6 +123,7 @@ class Checkpoints:
     def save(self, state: RunState, recorder: Recorder) -> None:
         if self._folder is None or self._record is None or not is_first():
             return
+        # clients by number, not by device: a run may go on with other devices
         state = whole(state, self._state_sharding)
         self._folder.hold.check()
         self._saved = int(state.round)
@@ -130,6 +131,7 @@ class Checkpoints:
         if self._setup is not None:
             manifest["looks"] = self._setup.facts()
         if self._stream is not None and self._states is not None:
+            # clients' states first: the manifest may only speak of what lies on the disk
             self._stream.write_back(state)
             self._states.commit()
             state, manifest["states"] = replace(state, clients=self._states.known), True

@@ -207,7 +207,6 @@ def keep_start(out: str | Path, task: Task) -> None:
 
 
 def begin_from(task: Task, start: Any, dtype: str) -> Task:
-    """A task that begins with a saved model: its `init` is a `SavedModel`."""
     params, beside, where, origin = _read(start, task)
     # which leaf of the whole model trains is seen by where `assemble` puts it
     flat, structure = jax.tree.flatten(task.init(start_key(0)))

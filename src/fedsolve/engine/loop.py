@@ -67,7 +67,6 @@ class CompileClock:
         return sum(length for _, length in self._spans)
 
     def add(self, end: float, length: float) -> None:
-        """Count a span of time that ended now."""
         while self._spans and self._spans[-1][0] >= end - length:
             self._spans.pop()
         self._spans.append((end - length, length))
@@ -143,7 +142,6 @@ class Rounds(ABC):
 
     @property
     def most_rounds(self) -> int:
-        """Rounds of the next call at most."""
         return self.rounds
 
     @abstractmethod
@@ -309,7 +307,6 @@ class SimulationLoop(RecordedRounds):
         return self.prepared.most_rounds(self._done)
 
     def begin(self) -> str:
-        """Evaluate the initial model, unless a checkpoint goes on; why a callback ends the run here, or ''."""
         if self.recorder.evaluated:
             self.prepared = without_nonfinite_clients(self.prepared)
         else:

@@ -61,6 +61,7 @@ class DeviceData:
 def put_on_devices(resolved: ResolvedRun) -> DeviceData:
     task, options = resolved.task, resolved.options
     dtype = jnp.dtype(options.dtype)
+    # told before its first broadcast: clients that all take as many steps may send less
     algorithm = in_run(resolved.algorithm.with_steps(resolved.work.equal_steps), task, dtype)
     given = task.init(start_key(options.seed))
     params = in_type(task, given, dtype)
@@ -113,8 +114,10 @@ class Plan:
 
 def plan(resolved: ResolvedRun, placed: DeviceData) -> Plan:
     options = resolved.options
+    # shapes alone: the state itself is made once the program is known
     server = jax.eval_shape(placed.algorithm.init, placed.params)
     sent = traffic(placed.algorithm, resolved.work, placed.clients, placed.key, server, placed.params)
+    # a clock needs the bytes of messages, and may replace the cohorts
     timed = _timed(resolved, placed, sent)
     sampling = placed.sampling if timed is None else timed.sampling
     cohort = cohort_size(sampling, resolved.task.data.num_clients)

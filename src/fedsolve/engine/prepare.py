@@ -144,7 +144,6 @@ class PreparedRun(RunEvaluation):
         return 1 if self.timed is None else max(1, self.timed.depth)
 
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
-        """What the server's reports and the dropped updates give reason to say."""
         lines = [*self.remarks]
         if self.algorithm.traits.secret_cohorts:
             lines.append(
@@ -201,8 +200,10 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     memory = budget(placed, planned)
     clients = placed.clients
     state = start(planned.algorithm, placed.params, task.data.num_clients, planned.program, memory.slots)
+    # what is evaluated in parts is one model, which lies whole on each device
     if not (planned.program.is_sharded or planned.algorithm.traits.personal):
         sets = sets.sharded_over(resolved.mesh, task.loss, clients.first_model(placed.params, task.buffers))
+    # a stream copies its own window to the devices in each round
     on_one_device = resolved.mesh.size == 1 or planned.stream is not None
     return PreparedRun(
         algorithm=planned.algorithm,

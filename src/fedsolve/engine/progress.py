@@ -130,7 +130,6 @@ class Display:
         self._stream.flush()
 
     def end(self, label: str, text: str, done: bool = True) -> None:
-        """A method has ended: finished, or not (diverged)."""
         self.note(label, text)
 
     def where(self) -> str:

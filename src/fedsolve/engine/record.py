@@ -167,9 +167,12 @@ class Recorder:
     ) -> None:
         """Add the logs of rounds `first` to `last` (exclusive, from 0), with their times where there is a clock."""
         count = last - first
+        # logs have room for the longest call: rows beyond `count` are of no round
         columns = {name: log[:count] for name, log in logs.items() if name != SENT}
         columns["round"] = np.arange(first + 1, last + 1)
+        # (rounds, variants) @ (variants,): messages of each form by the bytes of one
         columns["bytes_up"] = logs[SENT][:count].astype(np.int64) @ np.array(traffic.up)
+        # without a clock whoever is drawn takes part; on one, some are late or drop out
         asked = columns["participants"].astype(np.int64)
         if timeline is not None:
             asked = timeline.asked[first:last]

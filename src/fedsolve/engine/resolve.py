@@ -88,8 +88,10 @@ def resolve(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     devices, remark = choose_devices(options, task, sampling)
     mesh = mesh_of(devices, options.mesh)
     check_methods([algorithm], sampling, task)
+    # what is recorded has the devices that the run got, not those asked for
     resolved = replace(options.with_defaults(task), devices=mesh.size, mesh=None)
     work, steps = local_work(task.data.counts, task.loss, **resolved.local_work)
+    # a loss whose rows depend on each other needs minibatches of whole groups
     check_coupled(task.loss, work.batch_size, task.data.counts)
     systems, clients = options.systems, task.data.num_clients
     return ResolvedRun(
@@ -156,7 +158,6 @@ def choose_sampling(options: RunOptions, task: Task) -> Sampling:
 
 
 def check_methods(algorithms: Iterable[Algorithm], sampling: Sampling, task: Task) -> None:
-    """Raise `InvalidInput` unless each is a method that a run of the task with such cohorts may use."""
     for algorithm in algorithms:
         check_method(algorithm)
         algorithm.check(sampling, task.data.num_clients)

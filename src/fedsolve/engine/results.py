@@ -76,7 +76,6 @@ class Result(Records):
         return self.history.label
 
     def __len__(self) -> int:
-        """One run."""
         return 1
 
     def __iter__(self) -> Iterator[Result]:
@@ -84,11 +83,7 @@ class Result(Records):
         return iter(self.runs)
 
     def __getitem__(self, place: int) -> Result:
-        """Itself at place 0, as `Seeds` have the run of each seed.
-
-        Raises:
-            InvalidInput: another place.
-        """
+        """Itself at place 0, as `Seeds` have the run of each seed; `InvalidInput` at another place."""
         if not is_integer(place) or place not in (0, -1):
             raise InvalidInput(f"result[{shown(place)}]: {self.label} is one run: give 0")
         return self
@@ -310,19 +305,13 @@ class Seeds(Several):
         return f"Seeds({self.label} x {len(self)} on {self.runs[0].history.task})"
 
     def __len__(self) -> int:
-        """How many seeds there are."""
         return len(self.runs)
 
     def __iter__(self) -> Iterator[Result]:
-        """The runs."""
         return iter(self.runs)
 
     def __getitem__(self, place: int) -> Result:
-        """The run at a place, counted from 0, or from the end if it is negative.
-
-        Raises:
-            InvalidInput: there is no such run.
-        """
+        """The run at a place, counted from 0, or from the end if it is negative; `InvalidInput` if there is none."""
         if not is_integer(place) or not -len(self) <= place < len(self):
             raise InvalidInput(
                 f"seeds[{shown(place)}]: {self.label} has {len(self)} runs: give 0 to {len(self) - 1}"
@@ -444,12 +433,10 @@ def check_replaces(folder: Path, folders: Sequence[Path]) -> None:
 
 
 def no_result(given: object) -> InvalidInput:
-    """What to say of something that is no result."""
     return InvalidInput(f"runs = {shown(given)} must be results of fs.run, at least one")
 
 
 def not_seeds(label: str) -> InvalidInput:
-    """What to say of two results of one label that are not seeds of one method."""
     return InvalidInput(
         f"two results are called {label} and are not seeds of one method: "
         "give each run a label, such as fs.run(..., label='slow')"
@@ -505,11 +492,9 @@ class Results(Several):
         return tuple(method.label for method in self.methods)
 
     def __len__(self) -> int:
-        """How many methods there are."""
         return len(self.methods)
 
     def __iter__(self) -> Iterator[str]:
-        """The methods' labels."""
         return iter(self.labels)
 
     def items(self) -> Iterator[tuple[str, Result | Seeds]]:
@@ -521,11 +506,7 @@ class Results(Several):
         return iter(zip(self.labels, self.methods, strict=True))
 
     def __getitem__(self, label: str) -> Result | Seeds:
-        """The `Result` or the `Seeds` of one method.
-
-        Raises:
-            InvalidInput: there is none of that label (the nearest is named).
-        """
+        """The `Result` or the `Seeds` of one method; `InvalidInput` names the nearest label if there is none."""
         if not isinstance(label, str):
             raise InvalidInput(
                 f"results[{shown(label)}]: give the label of a method: {', '.join(map(repr, self.labels))}"

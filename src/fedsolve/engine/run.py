@@ -176,7 +176,6 @@ def seeds_of(seeds: int | Sequence[int] | None, options: RunKeywords) -> tuple[t
 
 
 def check_outside(task: object, out: object, label: object) -> None:
-    """Raise `InvalidInput` unless a run's task, folder and label can be used."""
     if not isinstance(task, Task):
         raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
     if out is not None:

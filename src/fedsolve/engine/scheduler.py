@@ -93,7 +93,6 @@ class MethodProgress:
         self._shown_by: Callable[[Progress], None] | None = None
 
     def attach(self, shown_by: Callable[[Progress], None] | None) -> None:
-        """It is this method's turn: show where it is, and from now on whatever comes."""
         with self._lock:
             self._shown_by = shown_by
             if self._kept is not None:

@@ -217,11 +217,13 @@ def run_sweep(
     axes = check_grid(grid, len(options.seeds), options.search)
     methods = build_methods(make, axes, options.search.kind)
     _check_clock(options, methods)
+    # before any trial: settings are chosen by examples that no trial trains on
     task = task if options.validation is None else task.hold_out(options.validation)
     check_methods(methods, choose_sampling(options.run, task), task)
     with jax.enable_x64(options.run.dtype == "float64"):
         trials = _prepare_trials(methods, task, options)
         prepared = trials.prepared
+        # it takes a digest of all data, which only a sweep that can go on needs
         identity = {} if out is None else _identity(trials, task, axes, methods, options)
         with (
             progress_to(progress, prepared.label) as tell,

@@ -130,7 +130,6 @@ class Search:
         return (drawn,) * (self.trials is not None) + (halved,) * (self.halving is not None)
 
     def record(self, grid: Mapping[str, Any]) -> dict[str, Any]:
-        """What the record of a sweep has of it, plain data; nothing of a grid."""
         ranges = {axis: x if isinstance(x, str) else list(x) for axis, x in grid.items()}
         about = {"kind": self.kind, "trials": self.trials, "seed": self.seed, "ranges": ranges}
         return ({} if self.trials is None else about) | ({"halving": self.halving} if self.halving else {})

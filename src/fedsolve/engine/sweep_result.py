@@ -64,19 +64,13 @@ class Sweep(SweepRecord, Labelled):
         return self.metrics[metric][..., -1]
 
     def __len__(self) -> int:
-        """How many settings there are."""
         return len(self.points)
 
     def __iter__(self) -> Iterator[Sweep]:
-        """The sweep of each setting alone."""
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, setting: int) -> Sweep:
-        """The sweep of one setting alone, by its place in `points`.
-
-        Raises:
-            InvalidInput: there is no such setting.
-        """
+        """The sweep of one setting alone, by its place in `points`; `InvalidInput` if there is none."""
         if not is_integer(setting) or not 0 <= setting < len(self):
             raise InvalidInput(
                 f"sweep[{shown(setting)}]: give the number of a setting, 0 to {len(self) - 1}, such as sweep.best"

@@ -221,9 +221,11 @@ class SweepRounds(Rounds):
                     doing[number] = at.round
                     self.report(sum(doing.values()), f"{name} {at.remark}")
 
+            # waits for the worker: outside the lock, so that batches run side by side
             found, lost = units.run(name, partial(run_batch, batch, folder, number), digest, tell, folder)
             with lock:
                 try:
+                    # the reply comes from another process: its form is looked at before it is kept
                     metrics, diverged, notes = found
                     results.put(batch, range(results.shape[2]), metrics)
                     results.diverged[np.ix_(batch.settings, batch.seeds)] = diverged

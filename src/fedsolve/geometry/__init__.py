@@ -57,7 +57,6 @@ _MIRRORS = "Euclidean DiagonalQuadratic PNorm Entropy"
 GEOMETRIES: Registry[Callable[..., Any]] = Registry(
     "penalty or set", {name: globals()[name] for name in f"{_PENALTIES} {_SETS}".split()}
 )
-"""Every penalty and set by its name."""
 MIRRORS: Registry[Callable[..., Any]] = Registry(
     "mirror map", {name: globals()[name] for name in _MIRRORS.split()}
 )

@@ -240,7 +240,6 @@ class LpBall(ConvexSet):
 
 
 def _scaled(x: Array) -> tuple[Array, Array]:
-    """|x| divided by its largest entry, and that entry (1 if all are 0)."""
     top = jnp.max(jnp.abs(x))
     top = jnp.where(top == 0, 1, top)
     return jnp.abs(x) / top, top

@@ -22,8 +22,7 @@ OPERATIONS = ("value", "subgradient", "prox", "project", "lmo", "contains", "gap
 class ArrayFunction(ABC):
     """A convex psi on arrays.
 
-    Attributes:
-        separable: psi is a sum over entries, so that a whole vector is treated leaf by leaf.
+    `separable`: psi is a sum over entries, so that a whole vector is treated leaf by leaf.
     """
 
     separable: ClassVar[bool] = False

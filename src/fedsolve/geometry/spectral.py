@@ -114,13 +114,11 @@ def leading_pair(
 
 
 def _normalised(x: Array, instead: Array) -> tuple[Array, Array]:
-    """x / |x|, or another unit vector where x is 0, and |x|."""
     length = jnp.linalg.norm(x)
     return jnp.where(length == 0, instead, x / jnp.where(length == 0, 1, length)), length
 
 
 def _start(g: Array, wide: bool, start: tuple[Array, Array] | None) -> Array:
-    """The first direction, a unit vector of the smaller side."""
     lengths = jnp.max(jnp.abs(g), axis=0 if wide else 1)
     longest = jnp.argmax(lengths)
     row = g[:, longest] if wide else g[longest]

@@ -100,12 +100,10 @@ Pair = tuple[Array, Array]
 
 
 def _differences(w: Array) -> Pair:
-    """D w: downwards, shape (m - 1, n), and to the right, shape (m, n - 1)."""
     return w[1:] - w[:-1], w[:, 1:] - w[:, :-1]
 
 
 def _adjoint(u: Pair) -> Array:
-    """D' u, shape (m, n)."""
     down, right = u
     rows = jnp.pad(down, ((1, 0), (0, 0))) - jnp.pad(down, ((0, 1), (0, 0)))
     return rows + jnp.pad(right, ((0, 0), (1, 0))) - jnp.pad(right, ((0, 0), (0, 1)))
@@ -187,7 +185,6 @@ def _pieces(w: Array, strength: Array) -> tuple[Array, Array]:
 
 
 def _edges(rise: Array) -> tuple[Array, Array]:
-    """The jump to the left and to the right of every entry, shape (n,) each."""
     return jnp.pad(rise, (1, 0)), jnp.pad(rise, (0, 1))
 
 
@@ -212,6 +209,7 @@ def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
         for x, fill in ((a, 0), (low, -jnp.inf), (high, jnp.inf))
     ]
 
+    # f = (a, low, high) is y -> clip(y + a, low, high); this is g after f
     def after(f: tuple[Array, ...], g: tuple[Array, ...]) -> tuple[Array, ...]:
         return f[0] + g[0], jnp.clip(f[1] + g[0], g[1], g[2]), jnp.clip(f[2] + g[0], g[1], g[2])
 
@@ -219,7 +217,9 @@ def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
         both = after(f, g)
         return both, both
 
+    # the identity: a = 0 within no bounds
     nothing = tuple(jnp.full_like(blocks[0][0], fill) for fill in (0, -jnp.inf, jnp.inf))
+    # inside each block from its start, all blocks side by side; then from block to block
     whole, inside = lax.scan(compose, nothing, tuple(blocks))
     zero = jnp.zeros((), a.dtype)
     _, entry = lax.scan(lambda y, f: (jnp.clip(y + f[0], f[1], f[2]), y), zero, whole)

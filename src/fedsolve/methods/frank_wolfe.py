@@ -203,7 +203,6 @@ class OwnSteps(FrankWolfeSteps):
 
 
 STEPS = Registry("steps", {cls.__name__: cls for cls in (Convex, NonConvex, Stochastic)})
-"""Step schedules by name, as a configuration gives them."""
 
 _TRIED = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1_000, 10_000, 1_000_000)
 

@@ -242,6 +242,7 @@ def second_order(oracle: Oracle, params: Params) -> tuple[Scalar, Params, Float[
         return ravel_pytree(slope)[0], (loss, slope)
 
     try:
+        # linearised once: each column is then one product, without the forward pass
         _, push, (loss, slope) = jax.linearize(gradient, x, has_aux=True)
         columns = lax.map(push, jnp.eye(x.size, dtype=x.dtype), batch_size=min(x.size, _COLUMNS))
     except InvalidInput:
@@ -258,6 +259,7 @@ def second_order(oracle: Oracle, params: Params) -> tuple[Scalar, Params, Float[
 def pack(matrix: Float[Array, "d d"]) -> Float[Array, " pairs"]:
     """The upper triangle of a symmetric matrix, row by row; both of a pair write their mean."""
     size = matrix.shape[0]
+    # rounding makes columns differ: a pair keeps half of the sum of both
     places = jnp.zeros(size * (size + 1) // 2, matrix.dtype)
     return places.at[_place(size)].set((matrix + matrix.T) / 2)
 
@@ -277,6 +279,7 @@ def _place(size: int) -> Array:
 def positive(values: Float[Array, " d"]) -> tuple[Float[Array, " d"], Array]:
     """Positive curvatures from the eigenvalues of a Hessian, and which eigenvalues are 0 to rounding."""
     largest = jnp.max(jnp.abs(values))
+    # a Hessian of zeros: all eigenvalues are flat
     largest = jnp.where(largest > 0, largest, 1)
     rounding = 10 * values.size**0.5 * jnp.finfo(values.dtype).eps
     flat = jnp.abs(values) <= rounding * largest
@@ -301,19 +304,23 @@ def lasso(
     tolerance = max(1e-12, 32 * float(jnp.finfo(linear.dtype).eps))
 
     def one(j: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        # rest = b - Q z, kept up to date: a coordinate costs one row of Q
         z, rest = found
         new = soft_threshold(rest[j] + diagonal[j] * z[j], l1[j]) / diagonal[j]
         return z.at[j].set(new), rest - (new - z[j]) * quadratic[j]
 
     def sweep(_: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
         z, _ = found
+        # the rest anew in each sweep, so that its rounding does not add up
         new, _ = lax.fori_loop(0, size, one, (z, linear - quadratic @ z))
         return new, jnp.max(jnp.abs(new - z))
 
     def on_support(z: Array) -> Array:
         on = z != 0
+        # the identity off the support: one shape for all supports, 0 there
         system = jnp.where(on[:, None] & on, quadratic, 0) + jnp.diag(jnp.where(on, 0, 1).astype(z.dtype))
         exact = solution(system, jnp.where(on, linear - l1 * jnp.sign(z), 0))
+        # the minimiser of the smooth piece is one of the whole only where no sign flips
         signs = jnp.where(on & (l1 > 0), jnp.sign(exact) == jnp.sign(z), True)
         return jnp.where(jnp.all(signs) & trees.array_is_finite(exact), exact, z)
 

@@ -14,14 +14,13 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import by_name, choice, class_by_name, flag, number
 from fedsolve.core.errors import InvalidInput, check_integer, check_known, shown
-from fedsolve.core.oracle import CorrectedOracle, MappedOracle, Oracle
+from fedsolve.core.oracle import CorrectedOracle, MappedOracle, Oracle, ProximalOracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace
 from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import SGD, ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, Solution, StepWindow, geometric_draw, refuse_stateful
 from fedsolve.methods.server.sgd import FedAvg
-from fedsolve.methods.wrappers.proximal import ProximalOracle
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 

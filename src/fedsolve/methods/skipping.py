@@ -104,7 +104,6 @@ class ProbabilisticSkipping(Algorithm):
     def after(
         self, delta: Params, steps: Scalar, broadcast: SkippingBroadcast, client: SkippingClient
     ) -> SkippingClient:
-        """c_i after the round."""
         change = self._change(delta, steps, broadcast.control, broadcast.round)
         return SkippingClient(trees.add(client.control, change))
 
@@ -200,7 +199,6 @@ class CompressedSkipping(ProbabilisticSkipping):
         return SkippingMessage(delta, message.steps, message.loss), after
 
     def _delta(self, code: Any, broadcast: SkippingBroadcast) -> Params:
-        """The client update that a coded model stands for."""
         return trees.sub(decode_leaves(code, round_key(broadcast.round)), broadcast.params)
 
 

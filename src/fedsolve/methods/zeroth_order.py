@@ -103,6 +103,7 @@ class ZerothOrderSGD(LocalSolver):
     mu: Scalar = number(default=1e-3, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        # d: E[v v'] = I / d for a direction v of length 1
         rate = rate_at(self.lr, round) * trees.size(params) / self.directions
         number, mu = jnp.asarray(oracle.client, jnp.uint32), self.mu
 
@@ -184,12 +185,10 @@ class RebuiltModel(Algorithm):
 
     @property
     def rebuilds(self) -> bool:
-        """Whether clients rebuild the model."""
         return self.down == "scalars"
 
     @property
     def steps_sent(self) -> int:
-        """Local steps that a message has slopes for."""
         if self.most_steps is None:
             raise InvalidInput(
                 f"{self.traits.name} sends slopes for each local step: set most_steps, the local steps of a client at "
@@ -374,11 +373,9 @@ class DeComFL(RebuiltModel):
         return DeComServer(params, server.start, server.version + 1, history, lost)
 
     def _moved(self, w: Params, lengths: Any, version: Any) -> Params:
-        """w after the steps of a round."""
         return walk(w, lengths, lambda j: key_of(2, version, j // self.directions, j % self.directions))
 
     def _slopes(self, w: Params, broadcast: DeComBroadcast, oracle: Oracle) -> Traced:
-        """The slopes along a client's local steps from w, 0 where it takes fewer."""
         most = self.steps_sent
         rate = rate_at(self.client_lr, broadcast.round) / self.directions
 
@@ -528,5 +525,4 @@ class FedKSeed(RebuiltModel):
 
 
 def _candidate(j: Any) -> Any:
-    """The key of z_j."""
     return key_of(0, j)

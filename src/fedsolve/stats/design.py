@@ -171,10 +171,7 @@ class Design(Question):
         """The same columns with mean 0 and deviation 1 over all sites, and the moments of the columns as they are.
 
         Sums of squares of such columns lose no digits, and say which columns are alike. Without an intercept no mean
-        is subtracted.
-
-        Raises:
-            InvalidInput: a column has the same value in all rows.
+        is subtracted. `InvalidInput` for a column with the same value in all rows.
         """
         first = sums = sites.sums(self)
         rows, fixed = float(first["rows"]), np.array([not product for product in self.products])
@@ -258,10 +255,7 @@ def check_leverage(
 ) -> None:
     """Raise `InvalidInput` where weighted sums over a site's rows would be those of single rows.
 
-    Args:
-        matrix: the columns, shape (rows, columns).
-        weights: of the rows, >= 0, shape (rows,).
-        information: X' W X, shape (columns, columns).
+    X has shape (rows, columns), the weights >= 0 (rows,), the information X' W X (columns, columns).
     """
     if table.min_rows <= 1:
         return

@@ -226,10 +226,7 @@ class Estimates(Result):
 def check_not_collinear(information: np.ndarray, names: Sequence[str], where: str = "") -> None:
     """Raise `InvalidInput` that names a column which is a combination of those before it, if there is one.
 
-    Args:
-        information: X' W X of standardised columns, shape (columns, columns).
-        names: of the columns.
-        where: what the columns are of, if not of all rows.
+    The information is X' W X of standardised columns; `where` says what these are of, if not of all rows.
     """
     size = np.sqrt(np.diag(information))
     if (size <= 0).any():

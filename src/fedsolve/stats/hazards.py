@@ -135,8 +135,6 @@ def _smaller_later(rank: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CoxSums(OfTimes):
-    """What is asked in a round of Cox's model."""
-
     ANALYSIS: ClassVar[str] = "cox"
     efron: bool  # whether ties follow Efron's rule, or Breslow's
     # times of events over all sites, by their numbers; () for risk sets of each site's own rows, and their likelihood
@@ -228,8 +226,6 @@ class CoxResult(Estimates):
 
 @dataclass(frozen=True)
 class CoxRequest(Request):
-    """What is to be fitted; see `cox` for each word."""
-
     ANALYSIS: ClassVar[str] = "cox"
     time: str
     event: str
@@ -336,15 +332,18 @@ def maximise(evaluate: Callable[..., Sums], names: Sequence[str], weight: float)
     check_not_collinear(information, names, " at risk")
     step = at
     for _ in range(_STEPS + 1):
+        # least squares: near a separation the information is singular to rounding
         step = np.linalg.lstsq(here["information"][0], here["score"][0], rcond=1e-14)[0]
         decrement, least = float(step @ here["score"][0]), here["log_likelihood"]
         if 0 <= decrement < _CONVERGED or before / 4 < abs(decrement) < _NOISE * weight:
             return at + step, at_zero
         tried, before, here = step, decrement, evaluate(at + step)
+        # half the step until the likelihood does not fall beyond rounding
         while here["log_likelihood"] < least - 1e-10 * abs(least) and tried @ tried > 1e-6 * step @ step:
             tried = tried / 2
             here = evaluate(at + tried)
         at = at + tried
+    # still moving after all steps: the likelihood has no maximum in these directions
     grows = [name for name, part in zip(names, np.abs(step), strict=True) if part > 0.3 * np.abs(step).max()]
     raise InvalidInput(
         f"the coefficient of {' and '.join(grows)} has no end: among those at risk it separates the rows with events "

@@ -36,8 +36,6 @@ _LEAST_LOG_ALPHA = -18.0
 
 @dataclass(frozen=True)
 class GlmSums(Question):
-    """What is asked in a round of a generalised linear model."""
-
     ANALYSIS: ClassVar[str] = "glm"
     design: Design
     outcome: Factor
@@ -185,8 +183,6 @@ class GlmResult(Estimates):
 
 @dataclass(frozen=True)
 class GlmRequest(Request):
-    """What is to be fitted; see `glm` for each word."""
-
     ANALYSIS: ClassVar[str] = "glm"
     outcome: str
     terms: Any = None

@@ -17,8 +17,6 @@ from fedsolve.stats.questions import Question, Sites, SiteTable, Sums, found_lev
 
 
 class LocalSites(Sites):
-    """Sites whose tables are in this process."""
-
     def __init__(self, tables: Sequence[SiteTable], minimum: Minimum) -> None:
         super().__init__(minimum)
         self.tables = list(tables)
@@ -61,7 +59,6 @@ def _is_text(table: SiteTable, name: str) -> bool:
 
 
 def local_sites(sites: Any, min_rows: int, min_clients: int) -> LocalSites:
-    """Tables in this process as sites; see `describe` for each word."""
     check_integer("min_rows", min_rows, 1)
     check_integer("min_clients", min_clients, 1)
     named: dict[str, Any]

@@ -164,7 +164,6 @@ class Question(Stored):
         return {name: array.shape for name, array in self.sums(nobody).items()}
 
     def check(self, sums: Mapping[str, Any]) -> Sums:
-        """A site's reply; `InvalidInput` unless it has the shapes of the question and finite numbers."""
         arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
         if {name: array.shape for name, array in arrays.items()} != self.shapes:
             raise InvalidInput(f"it replies sums of other shapes than {self.shapes}")
@@ -202,7 +201,6 @@ class Sites:
         raise NotImplementedError
 
     def sums(self, question: Question) -> Sums:
-        """The sums over all sites that take part: `SitesChanged` if there are fewer than before."""
         has_begun, (replies, refused) = bool(self.names), self.ask(question)
         if refused or not has_begun:
             self.names = list(replies)
@@ -228,16 +226,12 @@ class Sites:
 
 
 class Request(Stored):
-    """What an analysis is to find; subclasses are dataclasses."""
-
     ANALYSIS: ClassVar[str]  # as owners of sites allow it
 
     def fit(self, sites: Sites) -> Any:
         """Ask the sites, round after round, until all that take part answer all questions.
 
-        Raises:
-            InvalidInput: there is no finite estimate, or sites refuse to answer.
-            Unavailable: a site leaves in the middle.
+        `InvalidInput` where there is no finite estimate, or sites refuse; `Unavailable` if one leaves in the middle.
         """
         while True:
             sites.rows = 0.0

@@ -36,8 +36,6 @@ def log_rank(at_risk: np.ndarray, events: np.ndarray) -> Sums:
 
 @dataclass(frozen=True)
 class SurvivalCounts(OfTimes):
-    """How many rows are at risk, and have their event, at each time."""
-
     ANALYSIS: ClassVar[str] = "kaplan_meier"
     groups: str  # groups, levels: a column and its categories, each a curve; '' and ('',) for one curve
     levels: tuple[str, ...]
@@ -224,8 +222,6 @@ class KaplanMeier(Result):
 
 @dataclass(frozen=True)
 class SurvivalRequest(Request):
-    """What is to be estimated; see `kaplan_meier` for each word."""
-
     ANALYSIS: ClassVar[str] = "kaplan_meier"
     time: str
     event: str

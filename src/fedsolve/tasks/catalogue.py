@@ -131,7 +131,6 @@ _TASKS = {
 }
 
 TASKS = Registry("task", _TASKS)
-"""Every task by its name."""
 
 _RENAMED = {"cifar": "give cifar10, with model = 'softmax' and augment = false for what cifar was by default"}
 """Former names, and what to give instead."""
@@ -182,8 +181,6 @@ def entry(name: str) -> TaskEntry:
 
 
 class _Own(TaskEntry):
-    """A user's own task."""
-
     @property
     def builder(self) -> Callable[..., Task]:
         return load_reference("task", self.home, Task)

@@ -55,8 +55,7 @@ def master(leaf: Any) -> Any:
 def narrowed(frozen: Params, to: str | None) -> Params:
     """Frozen leaves in the type that they are stored in, as they are where `to` is None.
 
-    Raises:
-        InvalidInput: an unknown type, numbers that are not finite, or that are infinite in float16.
+    `InvalidInput` for an unknown type, numbers that are not finite, or that are infinite in float16.
     """
     if to is None:
         return frozen

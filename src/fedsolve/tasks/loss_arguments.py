@@ -29,14 +29,9 @@ Function = Callable[..., Any]
 
 
 def asked(function: Function, what: str = "the loss") -> frozenset[str]:
-    """Which of `NAMES` a function of (params, batch) asks for.
+    """Which of `NAMES` a function of (params, batch) asks for; `what` is what an error calls it.
 
-    Args:
-        function: a loss, a metric or a model.
-        what: what an error calls it.
-
-    Raises:
-        InvalidInput: it needs a third argument of another name; the nearest of `NAMES` is named.
+    `InvalidInput` names the nearest of `NAMES` where it needs a third argument of another name.
 
     >>> sorted(asked(lambda params, batch, key, weights=None: 0.0))
     ['key', 'weights']

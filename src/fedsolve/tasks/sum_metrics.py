@@ -24,11 +24,8 @@ _MOST = 2.0**53
 class SumMetric(ABC):
     """A metric of a model's outputs and the targets.
 
-    Attributes:
-        weighted: whether examples count by their weights, the third field of a batch (x, y, weight); else alike.
-
-    Class attributes:
-        columns: what the names of its columns have behind the metric's name.
+    `weighted`: whether examples count by their weights, the third field of a batch (x, y, weight); else alike.
+    `columns`: what the names of its columns have behind the metric's name.
     """
 
     weighted: bool = False

@@ -98,7 +98,6 @@ class Loops(HostCalls):
         return told_by(self._evaluate(self._loop.model, self._data[client]), 1, "evaluate").metrics
 
     def copy(self, params: Params, buffers: Any) -> Any:
-        """The user's model with other parameters."""
         of = Trainee(copy.deepcopy(self._loop.model))
         of.write(params)
         of.load_buffers(buffers or {})

@@ -157,11 +157,9 @@ class Trainee:
 
     @property
     def form(self) -> Form:
-        """Shapes and types of its parameters as they are now."""
         return form_of(dict(zip(*named_leaves(self._own()), strict=True)))
 
     def read(self) -> Params:
-        """The parameters; where they lie as they are sent, the model's own memory."""
         return jax.tree.map(self._wide, self._own())
 
     def _wide(self, own: Any) -> np.ndarray:
@@ -172,7 +170,6 @@ class Trainee:
         return (tensor.float() if tensor.element_size() < 4 else tensor).cpu().numpy()
 
     def write(self, params: Params) -> None:
-        """Load parameters, in the model's own types."""
         own = self._own()
         given, known = (dict(zip(*named_leaves(tree), strict=True)) for tree in (params, own))
         if self._module is not None:
@@ -230,8 +227,7 @@ class TrainingLoop(Trainee):
     def run(self, params: Params, round: TrainingRound, client: int, *more: Any) -> tuple[Params, Told]:
         """Train from parameters: where the loop ends, and what it returned.
 
-        Raises:
-            InvalidInput: it raised an exception, or what it gave back cannot be used; names client and round.
+        `InvalidInput` names client and round: it raised an exception, or what it gave back cannot be used.
         """
         self.write(params)
         where = f"the training loop of client {client} in round {int(round)}"

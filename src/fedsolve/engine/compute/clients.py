@@ -86,7 +86,6 @@ class PackedClients:
         return ids if self.window is None else self.window.slots[round - self.window.first], present
 
     def number(self, slot: Scalar) -> Scalar:
-        """The number in the population of the client at a place."""
         return slot if self.window is None else self.window.numbers[slot]
 
     def model(self, params: Params) -> Any:
@@ -355,7 +354,6 @@ class ClientOracle(Oracle):
         return None if self.memory is None else self.memory.read().given()
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on the minibatch of a local step, with what is drawn there."""
         return self._compute(ClientOracle._minibatch, params, step, self._buffers())[0]
 
     def full(self, params: Params) -> tuple[Scalar, Params]:

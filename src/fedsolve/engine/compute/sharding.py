@@ -242,7 +242,6 @@ class StateSharding:
         return jax.tree.map(leaf, states)
 
     def shapes_by_client(self, shapes: Any) -> Any:
-        """The shapes of all clients' states, of those of the devices' rows."""
         return jax.tree.map(lambda s: jax.ShapeDtypeStruct((self.clients, *s.shape[1:]), s.dtype), shapes)
 
     def by_device(self, states: Any) -> Any:
@@ -477,7 +476,6 @@ def shards(
 
 
 def own_shard(program: Program, ids: Array, present: Array) -> tuple[Array, Array]:
-    """This device's part of `shards`."""
     device = lax.axis_index(CLIENT_AXIS) if program.num_shards > 1 else 0
     return ids[device], present[device]
 

@@ -52,7 +52,6 @@ class Totals:
     sent: Int[Array, " variants"]
 
     def reduce(self) -> Any:
-        """The reduced message; zeros for an empty cohort."""
         weight, size = jnp.where(self.size > 0, self.weight, 1), jnp.maximum(self.size, 1)
         divisors = {"mean": weight, "average": size, "max": 1}
 

@@ -92,12 +92,14 @@ def objective(
     if hasattr(loss, "of_sums"):
         return _of_sums(loss, uniform, packed, params, needs_gradient)
     if uniform:
+        # p_i = 1/N: each of the n_i rows has 1 / (N n_i)
         share = 1 / (packed.counts.shape[0] * packed.counts.astype(dtype))
         weight = jnp.repeat(share, packed.counts, total_repeat_length=total)
     else:
         weight = jnp.full(total, 1 / total, dtype)
 
     def part(params: Params, rows: Batch, here: Array, new: Array) -> Scalar:
+        # the last rows come twice where the size does not divide: only new ones count
         share = jnp.where(new, lax.dynamic_slice_in_dim(weight, here[0], len(here)), 0)
         return jnp.sum(share * per_example(loss, packed.model(params), rows))
 

@@ -152,12 +152,14 @@ def choose_eval_sets(resolved: ResolvedRun, placed: DeviceData) -> tuple[EvalSet
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
     diagnostics = cast((*task.diagnostics, *placed.algorithm.diagnostics()), dtype)
     if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
+        # whole clients, drawn once: all evaluations of a run are of the same ones
         ids = task.data.draw(task.eval_examples or 1)
         sample = task.data.of(ids)
         remarks.append(_SAMPLED.format(sample.num_clients, sample.num_examples))
         training = EvalClients.of_data(sample, ids, task.loss, dtype, frozen)
     elif population is None:
         training = EvalClients.of(packed, np.arange(task.data.num_clients))
+    # these cannot be added up over the blocks in which streamed clients come
     elif whole or diagnostics:
         raise InvalidInput(
             f"task {task.name} is evaluated by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and "

@@ -279,7 +279,6 @@ class RunEvaluation(EvalSets):
 
     @cached_property
     def has_own_models(self) -> bool:
-        """Whether clients have models of their own, which are evaluated in place of the server's."""
         return self.algorithm.traits.personal
 
     @cached_property
@@ -311,5 +310,4 @@ class RunEvaluation(EvalSets):
 
     @property
     def timeline(self) -> Timeline | None:
-        """Its updates on the clock of its fleet; None without one."""
         return None if self.timed is None else replace(self.timed.timeline, names=self.task.data.names)

@@ -9,7 +9,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import by_name, number
 from fedsolve.core.errors import check_known
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.oracle import Oracle, ProximalOracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, converted, module
 from fedsolve.geometry.blocks import as_blocks
@@ -19,7 +19,6 @@ from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
 from fedsolve.methods.server.fedopt import FedOptBroadcast
-from fedsolve.methods.wrappers.proximal import ProximalOracle
 
 
 @module

@@ -8,13 +8,12 @@ from typing import ClassVar, Unpack
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import by_name, number
-from fedsolve.core.oracle import CorrectedOracle, Oracle
+from fedsolve.core.oracle import CorrectedOracle, Oracle, ProximalOracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
 from fedsolve.methods.server.fedopt import FedOptBroadcast
-from fedsolve.methods.wrappers.proximal import ProximalOracle
 
 
 @module

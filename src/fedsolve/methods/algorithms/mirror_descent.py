@@ -58,7 +58,6 @@ class MirroredMethod(Algorithm):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
         return f"{self.title}OSP" if self.server_only else self.title
 
     def check_start(self, params: Params) -> None:

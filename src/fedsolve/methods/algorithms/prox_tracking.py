@@ -17,7 +17,6 @@ from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, bounded, converted, module
 from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics import measures_of
-from fedsolve.geometry.mirrors import Euclidean
 from fedsolve.geometry.regularizer import with_prox
 from fedsolve.methods.client.solver import local_loop
 
@@ -123,14 +122,16 @@ class ProxTracking(Algorithm):
             )
         lr, steps = rate_at(self.client_lr, broadcast.round), oracle.steps
         length = rate_at(self.server_lr, broadcast.round) * lr * steps
+        # (ahead_i - x) / a = mean of all gradients minus the client's own, of the last round
         correction = trees.scale(1 / client.length, trees.sub(client.ahead, broadcast.params))
-        start = self._prox(broadcast.params, length)
+        start = self.psi.prox(broadcast.params, length)
 
         def step(k: Scalar, carry: tuple[Params, Params, Params]) -> tuple[Params, Params, Params]:
+            # `before` is not shrunk: prox is taken of it anew, at the length of all k + 1 steps
             before, after, total = carry
             g = oracle(after, k)[1]
             before = trees.axpy(-lr, trees.add(g, correction), before)
-            return before, self._prox(before, (k + 1) * lr), trees.add(total, g)
+            return before, self.psi.prox(before, (k + 1) * lr), trees.add(total, g)
 
         last, _, total = local_loop(oracle, step, (start, start, trees.zeros_like(start)))
         dtype = client.length.dtype
@@ -143,17 +144,14 @@ class ProxTracking(Algorithm):
     ) -> ProxTrackingServer:
         lr = rate_at(self.server_lr, cohort.round)
         length = (lr * message.rate_sum).astype(server.length.dtype)
-        moved = trees.axpy(lr, message.delta, self._prox(server.params, length))
+        moved = trees.axpy(lr, message.delta, self.psi.prox(server.params, length))
         return ProxTrackingServer(moved, length)
 
     def model(self, broadcast: ProxTrackingBroadcast) -> Params:
         return broadcast.params
 
     def export(self, server: ProxTrackingServer) -> Params:
-        return self._prox(server.params, server.length)
+        return self.psi.prox(server.params, server.length)
 
     def diagnostics(self) -> tuple[Any, ...]:
         return measures_of(self.psi)
-
-    def _prox(self, x: Params, step: Scalar) -> Params:
-        return Euclidean().composite(self.psi, x, step)

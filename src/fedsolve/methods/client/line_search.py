@@ -131,6 +131,7 @@ class Armijo(LocalSolver):
             start = highest if self.reset == 1 else jnp.asarray(growth * eta)
             if self.reset != "code":
                 start = jnp.minimum(start, highest)
+            # steps beyond the client's own, of padding, must not move y
             moves = (trees.norm(g) >= STATIONARY) & (k < oracle.steps)
 
             def value(y: Params) -> Scalar:

@@ -86,14 +86,7 @@ class MuonRule:
         return chosen
 
     def on_leaves(self, params: Params) -> str:
-        """Which leaves Muon does not accept, and what they step by; "" if all are matrices.
-
-        Args:
-            params: the initial model.
-
-        Returns:
-            A note of the run.
-        """
+        """Which leaves Muon does not accept, and what they step by; "" if all are matrices."""
         others = [i for i, is_matrix in enumerate(self.matrices(params)) if not is_matrix]
         does = "steps" if len(others) == 1 else "step"
         return f"Muon is for matrices: {paths_of(params, others)} {does} by AdamW" if others else ""

@@ -142,11 +142,13 @@ class DeltaSGD(LocalSolver):
         def step(k: Scalar, carry: _Carry) -> _Carry:
             y, before, eta, theta, total, rates = carry
             loss, g = oracle(y, k)
+            # |y_k - y_{k-1}| = eta |g_{k-1}|: no earlier model is kept
             moved, changed = eta * trees.norm(before), trees.norm(trees.sub(g, before))
             known = (moved > 0) & (changed > 0)
             by_curvature = self.gamma * moved / (2 * jnp.where(known, changed, 1))
             grown = jnp.sqrt(1 + self.delta * theta) * eta
             chosen = jnp.where(known, jnp.minimum(by_curvature, grown), grown)
+            # no earlier gradient at the first step: the given rate, and theta as it is
             chosen = jnp.where(k == 0, eta, chosen).astype(dtype)
             theta = jnp.where(k == 0, theta, chosen / jnp.maximum(eta, smallest))
             return trees.axpy(-chosen, g, y), g, chosen, theta, total + loss, rates + chosen

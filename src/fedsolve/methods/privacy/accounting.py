@@ -286,10 +286,7 @@ def rounded_norm(norm: float, entries: int, beta: float = _BETA) -> float:
 
         min(c + sqrt(d), sqrt(c^2 + d/4 + sqrt(2 log(1/beta)) (c + sqrt(d)/2)))
 
-    Args:
-        norm: c, that of the vector is at most this.
-        entries: d.
-        beta: in (0, 1).
+    The vector has d entries and a norm of at most c; beta lies in (0, 1).
     """
     root = math.sqrt(entries)
     squared = norm**2 + entries / 4 + math.sqrt(-2 * math.log(beta)) * (norm + root / 2)
@@ -351,10 +348,7 @@ def skellam_divergence(order: int, l1: float, l2: float, variance: float) -> flo
 
         alpha l2^2 / (2 v) + min(((2 alpha - 1) l2^2 + 6 l1) / (4 v^2), 3 l1 / (2 v))
 
-    Args:
-        order: alpha, a whole number of at least 2.
-        l1, l2: distances of the points, at most.
-        variance: v > 0.
+    The order alpha is a whole number of at least 2; the points are at most `l1` and `l2` apart; v > 0.
     """
     second = min(((2 * order - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
     return order * l2**2 / (2 * variance) + second

@@ -84,7 +84,6 @@ def from_ring(ring: Ring, dtype: Any) -> Array:
 
 
 def _negated(digits: Array) -> Array:
-    """The limbs of 2^64 minus a number; the lowest may be 2^16."""
     return (_MASK - digits).at[..., 0].add(jnp.uint32(1))
 
 

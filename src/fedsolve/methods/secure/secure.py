@@ -407,7 +407,6 @@ class Secure(Wrapper):
             _check_range("the counts of clipped numbers", message.clipped, 0, clients * entries)
 
     def _own_leaves(self, message: SecureMessage, model: Params) -> dict[int, Number]:
-        """The leaves that are sent in fixed point, in the order of their sums."""
         structure, coded = message.structure, self.coded(message.structure)
         own = [i for i in range(structure.num_leaves) if i not in coded]
         shapes: list[Any] = [None] * structure.num_leaves
@@ -431,7 +430,6 @@ class Secure(Wrapper):
 
     @property
     def _coder(self) -> Coder:
-        """How the inner method sends client updates, if it says so itself."""
         return getattr(self.inner, "update_coder", None)  # pyright: ignore[reportReturnType]
 
     def coded(self, structure: Any) -> list[int]:
@@ -457,7 +455,6 @@ class Secure(Wrapper):
 
 
 def _check_range(name: str, ring: Ring, least: int, most: int) -> None:
-    """Raise `InvalidInput` unless all whole numbers of a sum are in their range."""
     numbers = ring_words(ring).view(f"<i{ring.bits // 8}")
     low, high = int(numbers.min(initial=least)), int(numbers.max(initial=most))
     if not least <= low <= high <= most:

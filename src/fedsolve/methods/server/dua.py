@@ -56,7 +56,6 @@ class UncorrectedSpread:
 
     @property
     def squared_norm(self) -> Traced:
-        """What takes the place of |D_i|^2."""
         return self.uncorrected_squared_norm
 
 

@@ -90,7 +90,6 @@ class KeepsVersions(Wrapper):
         return VersionsServer(self.inner.update(server.inner, message, cohort), sent)
 
     def _with(self, sent: Any, newest: Any, round: Scalar) -> Any:
-        """The last broadcasts, the newest in its row."""
         return jax.tree.map(
             lambda x, new: lax.dynamic_update_index_in_dim(x, new, round % self.depth, 0), sent, newest
         )
@@ -316,7 +315,6 @@ def _scaled(weight: Scalar, delta: Params) -> Params:
 
 
 def _why_not(inner: Algorithm) -> str:
-    """Why a method cannot take late messages, "" if it can."""
     while isinstance(inner, Proximal | Subgradient):
         inner = inner.inner
     if inner.traits.only_mean:

@@ -54,7 +54,6 @@ class Apart:
         return getattr(self.inner, "fewest", 1)
 
     def __call__(self, messages: BesideMessage, weight: Any, used: Any) -> BesideMessage:
-        """The reduced message."""
         buffers = Median()(messages.buffers, weight, used)
         return BesideMessage(self.inner(messages.inner, weight, used), buffers)
 

@@ -56,7 +56,6 @@ class ScaffoldMessage:
 
     @property
     def delta(self) -> Params:
-        """The inner client update."""
         return self.inner.delta
 
 

@@ -96,7 +96,6 @@ class JointOracle(WrappedOracle):
     lr: Scalar
 
     def read(self) -> Params:
-        """The personal leaves as they are now."""
         return jax.tree.map(lambda ref: ref[...], self.memory)
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:

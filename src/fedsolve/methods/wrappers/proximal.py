@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, Unpack
 
-import jax
-
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, round_of
 from fedsolve.core.building import by_name, checked, choice, class_by_name, number
-from fedsolve.core.oracle import Oracle, WrappedOracle
+from fedsolve.core.oracle import Oracle, ProximalOracle, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Params, Scalar, Weighting, converted, module
 from fedsolve.geometry.blocks import Blocks, Geometry
@@ -19,23 +17,6 @@ from fedsolve.geometry.regularizer import require, with_subgradient
 from fedsolve.methods.client.sgd import SGD, ClientOptions
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import OwnModels, Wrapper
-
-
-@dataclass(frozen=True)
-class ProximalOracle(WrappedOracle):
-    """Adds (mu/2) |y - anchor|^2 to losses, its gradient to gradients."""
-
-    adds: ClassVar[str] = "a proximal term"
-    anchor: Params
-    mu: Scalar = 0.1
-
-    def change(self, params: Params, gradient: Params) -> Params:
-        return jax.tree.map(
-            lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
-        )
-
-    def extra(self, params: Params) -> Scalar:
-        return self.mu / 2 * trees.squared_norm(trees.sub(params, self.anchor))
 
 
 @class_by_name("FedProx")

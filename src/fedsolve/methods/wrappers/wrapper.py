@@ -127,7 +127,6 @@ class Wrapper(Algorithm):
         return part.inner if isinstance(part, self.parts) else part
 
     def _renewed(self, part: Any, inner: Any) -> Any:
-        """A part with the inner method's next one in it."""
         return replace(part, inner=inner) if isinstance(part, self.parts) else inner
 
 

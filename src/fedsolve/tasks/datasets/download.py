@@ -369,4 +369,3 @@ _DATASETS = {
 }
 
 DATASETS = Registry("data set", _DATASETS)
-"""Every data set by its name."""

@@ -37,8 +37,6 @@ class RecurrentParams(NamedTuple):
 
 @dataclass(frozen=True)
 class _Recurrent:
-    """What LSTM and GRU share."""
-
     vocabulary: int
     embedding: int = 8
     hidden: int = 256

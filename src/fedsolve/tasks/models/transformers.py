@@ -132,8 +132,6 @@ def check_sizes(model: Any, *names: str) -> None:
 
 
 class _Dropping:
-    """A model with dropout."""
-
     dropout: float
 
     @property

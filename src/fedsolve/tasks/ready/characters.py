@@ -27,7 +27,6 @@ MODELS = {
     "mlp": MLP((784, 200, 200, 62)),
     "softmax": Softmax(784, 62),
 }
-"""Models of the task by name."""
 
 
 @by_name("femnist")
@@ -105,7 +104,6 @@ def _examples(z: dict[str, np.ndarray], rows: np.ndarray) -> Examples:
 
 
 AUTOENCODERS = {"autoencoder": Autoencoder(), "small": Autoencoder((784, 128, 30))}
-"""Models of `femnist-autoencoder` by name."""
 
 
 @by_name("femnist-autoencoder")

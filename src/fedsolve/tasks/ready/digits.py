@@ -15,7 +15,6 @@ from fedsolve.tasks.shared import Choice, classification, package_folder, pick
 from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"mlp": MLP((64, 64, 10)), "softmax": Softmax(64, 10)}
-"""Models of the task by name."""
 DIRICHLET = Dirichlet(0.3)
 """The partition where none is given."""
 

@@ -22,7 +22,6 @@ from fedsolve.tasks.shared import Choice, classification, deal_rows, pick
 from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"cnn": CNN(classes=10), "mlp": MLP((784, 128, 10)), "softmax": Softmax(784, 10)}
-"""Models of the task by name."""
 
 SHA256 = {
     "mnist_writers.npz": "af94acbc1c2f4bbe358f73421d4f35c038e4a9bf9667d58adb8232e59dc6011c",
@@ -126,7 +125,6 @@ FASHION_MODELS = {
     "mlp": MLP((784, 128, 10)),
     "softmax": Softmax(784, 10),
 }
-"""Models of the task by name."""
 DIRICHLET = Dirichlet(0.3)
 """The partition where none is given."""
 

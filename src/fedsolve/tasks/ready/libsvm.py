@@ -20,9 +20,7 @@ from fedsolve.tasks.shared import Choice
 from fedsolve.tasks.task import Examples, Task
 
 FEATURES = {"a9a": 123, "w8a": 300, "mushrooms": 112}
-"""Features of each data set."""
 HELD_OUT = {"a9a": "a9a.t"}
-"""The test files there are."""
 SHA256 = {
     "a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
     "a9a.t": "7d8c09f1120d9ff231d85caba98956906033f3c4d53e2b15ab7ef83710de6a76",

@@ -40,7 +40,6 @@ VOCABULARY = len(CHARACTERS) + 4
 _MOST = 100_000_000
 
 MODELS = {"lstm": LSTM(VOCABULARY, 8, 256, 2), "gru": GRU(VOCABULARY, 8, 256, 2)}
-"""Models of the task by name."""
 
 
 @by_name("shakespeare")
