@@ -64,11 +64,6 @@ def norm(a: Params) -> Array:
     return jnp.sqrt(squared_norm(a))
 
 
-def quotient(a: Any, b: Any) -> Any:
-    """a / b, and 0 where b is 0: a coordinate that has never moved stays where it is."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
-
-
 def where(condition: Any, a: Params, b: Params) -> Params:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
