@@ -268,7 +268,7 @@ def test_float32_tiles_round_as_direct_sums_do():
 @pytest.mark.parametrize(
     ("images", "kernel", "functions"),
     [((4, 8, 8, 3), (3, 3, 3, 16), ["gradient_of_kernel"]),
-     ((8, 16, 16, 64), (3, 3, 64, 64), ["kernel_of_products", "of_result"])],
+     ((8, 16, 16, 64), (3, 3, 64, 64), ["of_input", "of_input", "of_result"])],
     ids=["direct", "tiles"],
 )  # fmt: skip
 def test_parts_of_a_gradient_are_functions_that_are_not_inlined(images, kernel, functions):

@@ -85,33 +85,27 @@ _OF_TWO = np.hstack([_INPUT.T[:_STEP], np.pad(_INPUT.T[_STEP:], [(0, 2 * _STEP -
 """B for four entries of the input: first of their own tile, then of the tile before, whose last two are the first."""
 
 
-def convolution(x: Array, kernel: Array, y: Sequence[int], before: Sequence[int]) -> Array:
+def convolution(x: Array, kernel: Array, y: tuple[int, ...], before: tuple[int, ...]) -> Array:
     """The result, of shape `y` (n, h', w', out), of x (n, h, w, c), padded by so many zeros `before` each axis."""
-    factors = zip(_of_input(x, y, before), _of_kernel(kernel), strict=True)
-    tiles = [(t @ k).reshape(y[0], *_tiles(y), y[-1]) for t, k in factors]
+    products = _of_input(x, y, before) @ _of_kernel(kernel)
+    tiles = products.reshape(_TILE, _TILE, y[0], *_tiles(y), y[-1])
     return _joined(_OUTPUT, tiles, lambda arrays, axis: arrays)[:, : y[1], : y[2]]
 
 
-def gradient_of_input(y: Array, kernel: Array, x: Sequence[int], before: Sequence[int]) -> Array:
+def gradient_of_input(y: Array, kernel: Array, x: tuple[int, ...], before: tuple[int, ...]) -> Array:
     """The gradient of the input of shape `x`, padded by so many zeros `before` each axis, from y's."""
-    factors = zip(_of_result(y), _of_kernel(kernel), strict=True)
-    tiles = [(t @ k.T).reshape(x[0], *_tiles(y.shape), x[-1]) for t, k in factors]
+    products = jnp.einsum("tno,tco->tnc", _of_result(y), _of_kernel(kernel))
+    tiles = products.reshape(_TILE, _TILE, x[0], *_tiles(y.shape), x[-1])
     whole = _joined(_OF_TWO, tiles, _and_the_one_before)
     ends = [(-b, n + b - has) for n, b, has in zip(x[1:3], before, whole.shape[1:3], strict=True)]
     return _padded(whole, ends)
 
 
-def gradient_of_kernel(x: Array, y: Array, before: Sequence[int]) -> Array:
+def gradient_of_kernel(x: Array, y: Array, before: tuple[int, ...]) -> Array:
     """The gradient of the kernel from y's, for the input x, padded by so many zeros `before` each axis."""
-    factors = zip(_of_input(x, y.shape, before), _of_result(y), strict=True)
-    return _kernel_of_products([t.T @ g for t, g in factors])
-
-
-@_not_inlined
-def _kernel_of_products(products: Sequence[Array]) -> Array:
-    # G' products G of 36 matrices (c, out)
-    rows = [_times(_KERNEL.T, products[j::_TILE]) for j in range(_TILE)]
-    return jnp.stack([jnp.stack(_times(_KERNEL.T, [row[i] for row in rows])) for i in range(3)])
+    products = jnp.einsum("tnc,tno->tco", _of_input(x, y.shape, before), _of_result(y))
+    columns = _times(_KERNEL.T, products.reshape(_TILE, _TILE, *products.shape[1:]))
+    return _times(_KERNEL.T, jnp.swapaxes(columns, 0, 1))
 
 
 def number(y: Sequence[int]) -> int:
@@ -124,12 +118,17 @@ def _tiles(y: Sequence[int]) -> tuple[int, int]:
     return -(-y[1] // _STEP), -(-y[2] // _STEP)
 
 
-def _of_input(x: Array, y: Sequence[int], before: Sequence[int]) -> list[Array]:
-    # B' x B: 36 matrices (tiles, c)
+# Both sums of a transform are arrays of their own: as 36 matrices apart they took four times as long to compile, and
+# each worked the first sums out again. Among the 36 the second axis varies slowest.
+
+
+@partial(_not_inlined, static_argnames=("y", "before"))
+def _of_input(x: Array, y: tuple[int, ...], before: tuple[int, ...]) -> Array:
+    # B' x B: (36, tiles, c)
     covered = [_STEP * tiles + _TILE - _STEP for tiles in _tiles(y)]
     x = _padded(x, [(b, has - n - b) for b, has, n in zip(before, covered, x.shape[1:3], strict=True)])
     rows = _times(_INPUT, _every_fourth(x, 1))
-    return [t.reshape(-1, x.shape[-1]) for row in rows for t in _times(_INPUT, _every_fourth(row, 2))]
+    return _times(_INPUT, _every_fourth(rows, 3)).reshape(_TILE**2, -1, x.shape[-1])
 
 
 def _every_fourth(x: Array, axis: int) -> list[Array]:
@@ -139,45 +138,40 @@ def _every_fourth(x: Array, axis: int) -> list[Array]:
 
 
 @_not_inlined
-def _of_result(y: Array) -> list[Array]:
-    # A y A': 36 matrices (tiles, out)
+def _of_result(y: Array) -> Array:
+    # A y A': (36, tiles, out)
     y = _padded(y, [(0, _STEP * tiles - n) for tiles, n in zip(_tiles(y.shape), y.shape[1:3], strict=True)])
     rows = _times(_OUTPUT.T, [y[:, i::_STEP] for i in range(_STEP)])
-    columns = ([row[:, :, j::_STEP] for j in range(_STEP)] for row in rows)
-    return [g.reshape(-1, y.shape[-1]) for column in columns for g in _times(_OUTPUT.T, column)]
+    columns = _times(_OUTPUT.T, [rows[:, :, :, j::_STEP] for j in range(_STEP)])
+    return columns.reshape(_TILE**2, -1, y.shape[-1])
 
 
-def _of_kernel(kernel: Array) -> list[Array]:
-    # G kernel G': 36 matrices (c, out)
-    return [k for row in _times(_KERNEL, list(kernel)) for k in _times(_KERNEL, list(row))]
+def _of_kernel(kernel: Array) -> Array:
+    # G kernel G': (36, c, out)
+    rows = _times(_KERNEL, kernel)
+    return _times(_KERNEL, jnp.swapaxes(rows, 0, 1)).reshape(_TILE**2, *kernel.shape[2:])
 
 
-def _joined(
-    matrix: np.ndarray, tiles: Sequence[Array], gathered: Callable[[Sequence[Array], int], Sequence[Array]]
-) -> Array:
-    # M t M' of 36 arrays (n, down, right, c) as pictures (n, 4 down, 4 right, c): of what is `gathered` along
-    # an axis
-    # the second sum is a product: else XLA works the first out again for each of its places
-    columns = [
-        jnp.stack(_times(matrix, gathered(tiles[i : i + _TILE], 2))) for i in range(0, len(tiles), _TILE)
-    ]
-    rows = jnp.stack(gathered(columns, 2))
-    places = (jnp.asarray(matrix, rows.dtype) @ rows.reshape(len(rows), -1)).reshape(_STEP, *rows.shape[1:])
+def _joined(matrix: np.ndarray, tiles: Array, gathered: Callable[[Array, int], Array]) -> Array:
+    # M t M' of tiles (6, 6, n, down, right, c) as pictures (n, 4 down, 4 right, c): of what is `gathered` along an axis
+    columns = _times(matrix, gathered(tiles, 4))
+    places = _times(matrix, gathered(jnp.swapaxes(columns, 0, 1), 3))
     n, down, right, c = places.shape[2:]
     return places.transpose(2, 3, 0, 4, 1, 5).reshape(n, _STEP * down, _STEP * right, c)
 
 
-def _and_the_one_before(arrays: Sequence[Array], axis: int) -> list[Array]:
-    # arrays by tile, and the same of the tile before, of which there is one more
-    sides = ([(0, 0)] * axis + [ends] for ends in ((0, 1), (1, 0)))
-    return [jnp.pad(a, [*side, *[(0, 0)] * (a.ndim - axis - 1)]) for side in sides for a in arrays]
+def _and_the_one_before(arrays: Array, axis: int) -> Array:
+    # along the first axis arrays by tile, then the same of the tile before, of which there is one more
+    sides = ([(0, 0)] * axis + [ends] + [(0, 0)] * (arrays.ndim - axis - 1) for ends in ((0, 1), (1, 0)))
+    return jnp.concatenate([jnp.pad(arrays, side) for side in sides])
 
 
-def _times(matrix: np.ndarray, arrays: Sequence[Array]) -> list[Array]:
+def _times(matrix: np.ndarray, arrays: Array | Sequence[Array]) -> Array:
+    # the matrix times the arrays along their first axis, by sums without what is multiplied by 0
     terms = (
         [a if m == 1 else a * m for m, a in zip(row, arrays, strict=True) if m] for row in matrix.tolist()
     )
-    return [reduce(add, row) for row in terms]
+    return jnp.stack([reduce(add, row) for row in terms])
 
 
 def _padded(x: Array, ends: Sequence[tuple[int, int]]) -> Array:
@@ -276,7 +270,7 @@ def _tiles_pay(form: _Form) -> bool:
 
 
 def _by_tiles(given: Mapping[str, Array], of: str, form: _Form) -> Array:
-    before = [b for b, _ in form.padding]
+    before = tuple(b for b, _ in form.padding)
     if of == "y":
         return convolution(given["x"], given["kernel"], form.y, before)
     if of == "x":
