@@ -236,12 +236,17 @@ def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
 
 
-@pytest.mark.full_rows("20-32-True")
-@pytest.mark.parametrize(("examples", "channels", "used"), [(20, 32, True), (3, 32, False), (20, 16, False)])
-def test_tiles_are_used_where_they_pay(examples, channels, used):
-    """The second convolution of the FEMNIST network, in batches of 20: no convolution is left in the program."""
+@pytest.mark.full_rows("20-26-32-64-True")
+@pytest.mark.parametrize(
+    ("examples", "size", "channels", "out", "used"),
+    [(20, 26, 32, 64, True), (3, 26, 32, 64, False), (20, 26, 16, 64, False),
+     (8, 10, 256, 256, True), (8, 10, 64, 64, False)],
+)  # fmt: skip
+def test_tiles_are_used_where_they_pay(examples, size, channels, out, used):
+    """First the second convolution of the FEMNIST network, in batches of 20: no convolution is left in the program."""
     shapes = [
-        jax.ShapeDtypeStruct(s, jnp.float32) for s in ((examples, 26, 26, channels), (3, 3, channels, 64))
+        jax.ShapeDtypeStruct(s, jnp.float32)
+        for s in ((examples, size, size, channels), (3, 3, channels, out))
     ]
     gradients = jax.grad(lambda x, kernel: jnp.sum(conv(x, kernel) ** 2), (0, 1))
     assert ("stablehlo.convolution" not in jax.jit(gradients).lower(*shapes).as_text()) == used

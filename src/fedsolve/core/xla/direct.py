@@ -188,6 +188,9 @@ _ROLES = ("x", "kernel", "y")
 _THIN, _WIDE = 8, 32
 # pairs of channels, and tiles, below which transforms and compilation cost more than products save
 _TILE_PAIRS, _TILES = 2048, 128
+_MANY_PAIRS = range(
+    2**14, 2**16 + 1
+)  # fewer tiles are enough, as long as the kernel's matrices stay in the cache
 _ROWS = 5  # that the library multiplies at once
 _FLIPPED_AXES = ("", "W", "HW", "DHW")
 
@@ -266,7 +269,8 @@ def _tiles_pay(form: _Form) -> bool:
     # tiles
     *window, c, out = form.kernel
     simple = window == [3, 3] and {*form.strides, *form.dilation} == {1}
-    return simple and c * out >= _TILE_PAIRS and number(form.y) >= _TILES
+    fewest = _TILES // 4 if c * out in _MANY_PAIRS else _TILES
+    return simple and c * out >= _TILE_PAIRS and number(form.y) >= fewest
 
 
 def _by_tiles(given: Mapping[str, Array], of: str, form: _Form) -> Array:
