@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import checkify
 
 from fedsolve.core.trees import array_is_finite as all_finite
 from fedsolve.core.xla.convolutions import conv, without_slow_convolutions
@@ -190,3 +191,9 @@ def test_programs_that_call_python_wait_for_one_another_on_several_devices():
     assert run(1).stdout.split() == ["100.0"]
     with pytest.raises(subprocess.TimeoutExpired):
         run(2)
+
+
+def test_checkify_fails_of_look_ups_without_indices():
+    """`fedsolve.engine.checks.gathers` gives them an index."""
+    with pytest.raises(ValueError, match="argmin of an empty sequence"):
+        checkify.checkify(lambda x: x.at[:].set(2.0), errors=checkify.index_checks)(jnp.ones(3))

@@ -16,7 +16,8 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
 * `compiler.clear_caches_near_mapping_limit`: every program keeps memory mappings, of which Linux allows 65,530; beyond
   them the compiler aborts the process (no report found).
 
-Five workarounds stay with what uses them: `fedsolve.engine.checks.losses` keeps programs that call Python on one
+Six workarounds stay with what uses them: `fedsolve.engine.checks.gathers` has checkpoints and look-ups without indices
+rewritten for checkify, which fails of them (no reports found), `fedsolve.engine.checks.losses` keeps programs that call Python on one
 device, since on several of one process they wait for one another for good (no report found;
 https://github.com/jax-ml/jax/issues/25861 is of such waiting on one),
 `fedsolve.core.trees.array_is_finite` compares bits, since the maximum of numbers of which one is NaN may be a number
