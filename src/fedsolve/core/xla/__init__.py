@@ -17,8 +17,8 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
   them the compiler aborts the process (no report found).
 
 Six workarounds stay with what uses them: `fedsolve.engine.checks.gathers` has checkpoints and look-ups without indices
-rewritten for checkify, which fails of them (no reports found), `fedsolve.engine.checks.losses` keeps programs that call Python on one
-device, since on several of one process they wait for one another for good (no report found;
+rewritten for checkify, which fails of them (no reports found), `fedsolve.engine.checks.losses` keeps programs that call
+Python on one device, since on several of one process they wait for one another for good (no report found;
 https://github.com/jax-ml/jax/issues/25861 is of such waiting on one),
 `fedsolve.core.trees.array_is_finite` compares bits, since the maximum of numbers of which one is NaN may be a number
 (https://github.com/openxla/xla/issues/21461),
