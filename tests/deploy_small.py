@@ -25,6 +25,11 @@ PROBLEM = task((7, 4) * 3)
 """Two sizes of clients, in turn, those of test_messages: a client's training is one program a size."""
 
 
+def distance(params: Any, x: Any) -> Any:
+    """Mean square of x - w of a model {"w": w}."""
+    return jnp.mean((x - params["w"]) ** 2)
+
+
 def clients_of(problem: fs.Task, params: Any = None, **owner: Any) -> ClientApp:
     """The client app of a task's clients, each checked and made once: no message changes it."""
     oracle_of = cache(partial(JaxOracle.of_task, problem, params=params))

@@ -22,7 +22,7 @@ from fedsolve.methods.frank_wolfe import (
     FedFWMessage,
     FedFWServer,
 )
-from harness import Listed, crossed, default_start, make_clients, make_task, prepare, relative
+from harness import Listed, crossed, default_start, make_clients, make_task, prepare, relative, squares
 from verbs_harness import Verbs, play
 
 COHORTS = Listed.of([[0, 1, 2, 3, 4], [3, 1], [4], [], [2, 0, 1]])
@@ -209,11 +209,6 @@ def test_the_servers_line_with_everyone():
 # -- where they end ---------------------------------------------------------------------------------------
 
 D = 6
-
-
-def squares(w, batch):
-    """Mean of (<w, x> - y)^2."""
-    return jnp.mean((batch.x @ w - batch.y) ** 2)
 
 
 def least_squares():
