@@ -97,6 +97,10 @@ def make_clients(sizes: Sequence[int] = SIZES, seed: int = 0, dead: bool = False
     return clients
 
 
+def joined(clients: Sequence[Examples]) -> Examples:
+    return Examples(*(np.concatenate([getattr(c, part) for c in clients]) for part in ("x", "y")))
+
+
 def make_task(
     clients: list[Examples], start: np.ndarray | None = None, *, batch: int | None = BATCH, **local: Any
 ) -> Task:

@@ -24,6 +24,7 @@ from fedsolve.methods.frank_wolfe import (
 )
 from harness import Listed, crossed, default_start, make_clients, make_task, prepare, relative, squares
 from verbs_harness import Verbs, play
+from verbs_harness import vector as flat
 
 COHORTS = Listed.of([[0, 1, 2, 3, 4], [3, 1], [4], [], [2, 0, 1]])
 EVERYONE = Uniform(5)
@@ -121,10 +122,6 @@ RUNS += [
     ("FedFWSto", "Uniform", "float32"),
     ("FedFWSto", "Bernoulli", "float64"),
 ]
-
-
-def flat(tree):
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
 def states(algorithm, sampling, rounds, dtype):
