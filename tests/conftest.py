@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Generator
 from typing import Any
@@ -88,6 +89,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """What shares programs shares a worker, unless another distribution is asked for."""
     return make_scheduler(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """As where matplotlib is not installed, which saves seconds."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else found(name, *a)
+    )
 
 
 @pytest.fixture

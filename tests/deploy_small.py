@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,23 @@ from conformance.properties import START, compiled, model, task
 from fake_grid import FakeGrid, over_the_wire
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
 
 POPULATION = 6
 PROBLEM = task((7, 4) * 3)
 """Two sizes of clients, in turn, those of test_messages: a client's training is one program a size."""
+
+
+def distance(params: Any, x: Any) -> Any:
+    """Mean square of x - w of a model {"w": w}."""
+    return jnp.mean((x - params["w"]) ** 2)
+
+
+def round_lines(folder: Path) -> list[Any]:
+    """What the server wrote of its rounds."""
+    return [json.loads(line) for line in (folder / "server" / ROUNDS).read_text().splitlines()]
 
 
 def clients_of(problem: fs.Task, params: Any = None, **owner: Any) -> ClientApp:

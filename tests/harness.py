@@ -49,6 +49,21 @@ def cross_entropy(params: Softmax, batch: Examples) -> Any:
     return jnp.mean(jax.nn.logsumexp(logits, axis=1) - own)
 
 
+def squares(w: Any, batch: Any) -> Any:
+    """Mean of (<w, x> - y)^2 over a batch (x, y)."""
+    return jnp.mean((batch[0] @ w - batch[1]) ** 2)
+
+
+def squares_of_leaf(params: Any, batch: Examples) -> Any:
+    """The same of a model {"w": w}."""
+    return jnp.mean((batch.x @ params["w"] - batch.y) ** 2)
+
+
+def quartic(params: Softmax, batch: Examples) -> Any:
+    """Mean of (<w, x> - y)^4: large rates overflow, and stay so."""
+    return ((batch.x @ params.weight[:, 0] - batch.y) ** 4).mean()
+
+
 @module
 class Listed(Sampling):
     """Cohorts written down: ids and who is present, each of shape (rounds, capacity)."""
@@ -80,6 +95,10 @@ def make_clients(sizes: Sequence[int] = SIZES, seed: int = 0, dead: bool = False
             x[:, -1] = 0.0
         clients.append(Examples(x, rng.integers(0, CLASSES, n)))
     return clients
+
+
+def joined(clients: Sequence[Examples]) -> Examples:
+    return Examples(*(np.concatenate([getattr(c, part) for c in clients]) for part in ("x", "y")))
 
 
 def make_task(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import io
 import json
 import os
@@ -76,15 +75,6 @@ def finished(_made, no_pictures):
         shutil.copytree(known[arguments], to)
 
     return copy
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """As where matplotlib is not installed, which saves seconds."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else found(name, *a)
-    )
 
 
 @pytest.fixture

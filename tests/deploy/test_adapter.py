@@ -1,7 +1,5 @@
 """What the adapter owns: cohorts, judging replies, shortfalls, durable states, checkpoints, bytes."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -11,11 +9,12 @@ import fedsolve as fs
 from conformance.properties import SAMPLING
 from deploy_small import POPULATION, QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
+from deploy_small import round_lines as rows
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import codec
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.run_log import FAILED, ROUNDS
+from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.run_folder import read_manifest
 
 METHOD = fs.SCAFFOLD(0.3)
@@ -24,10 +23,6 @@ METHOD = fs.SCAFFOLD(0.3)
 def same(a, b):
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-def rows(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "server" / ROUNDS).read_text().splitlines()]
 
 
 def altered(record, part, **facts):

@@ -1,7 +1,5 @@
 """FedBuff and FedAsync on a federation: late replies, losses, forged replies, resumed servers; repeated to the bit."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +9,11 @@ from flwr.app import ConfigRecord, RecordDict
 
 import fedsolve as fs
 from deploy_small import POPULATION, PROBLEM, clients_of, deploy, start
+from deploy_small import round_lines as lines
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.run_log import ROUNDS
 
 SLOW = {(101, 0): 2, (103, 0): 3, (104, 1): 2, (102, 1): 3, (105, 2): 1, (106, 1): 2}
 """Looks in vain for the reply to the first order of a node and version."""
@@ -33,10 +31,6 @@ def evaluate(params, buffers):
 
 
 APPS = {dtype: clients_of(PROBLEM, start(dtype)) for dtype in ("float32", "float64")}
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "server" / ROUNDS).read_text().splitlines()]
 
 
 @pytest.fixture

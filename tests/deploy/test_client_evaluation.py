@@ -22,7 +22,7 @@ from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.evaluation import EvaluationResult, read_metrics
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics
-from harness import Softmax, cross_entropy, make_clients
+from harness import Softmax, cross_entropy, joined, make_clients
 
 SIZES, HELD = (7, 3, 7, 3), (4, 4, 4, 0)  # two sizes of clients, a program each
 START = Softmax.of(0.5 * np.random.default_rng(1).standard_normal(15))
@@ -44,10 +44,6 @@ class Parts:
 
     def __call__(self, model, batch):
         return jnp.mean(self.each(model, batch))
-
-
-def joined(clients):
-    return fs.Examples(*(np.concatenate([getattr(c, part) for c in clients]) for part in ("x", "y")))
 
 
 HELD_OUT = make_clients([n or 1 for n in HELD], seed=5)[:3]

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from deploy_small import deploy
+from deploy_small import distance as loss
 from fedsolve.core.types import module
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.state import ClientState, StateLost
@@ -21,10 +22,6 @@ from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 PARAMS = {"w": np.zeros(2)}
-
-
-def loss(params, x):
-    return jnp.mean((x - params["w"]) ** 2)
 
 
 @cache

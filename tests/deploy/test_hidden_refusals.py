@@ -3,12 +3,12 @@
 import dataclasses
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedsolve as fs
 from deploy_small import ask
+from deploy_small import distance as loss
 from fedsolve.data.column_replies import Measure
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
@@ -19,10 +19,6 @@ from fedsolve.deploy.server.coordinator import Coordinator, Federation
 
 NOTHING = "this client does not answer"
 SECURE = fs.Secure(fs.FedAvg(1e300, weighting="uniform"), bound=4.0, max_clients=6)
-
-
-def loss(params, x):
-    return jnp.mean((x - params["w"]) ** 2)
 
 
 def same(node):

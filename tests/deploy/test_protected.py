@@ -20,13 +20,10 @@ from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.status import STATUS, read_status
 from fedsolve.folders.sealed import mapped_arrays
 from harness import Listed
+from verbs_harness import vector as flat
 
 PRIVACY = {"population": POPULATION, "delta": 1e-5, "sampling": "none"}
 EVERYBODY = Listed.of([list(range(POPULATION))] * 3)
-
-
-def flat(params):
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)])
 
 
 def dp(noise, at="server", **more):

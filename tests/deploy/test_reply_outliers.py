@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 import numpy as np
@@ -12,9 +11,9 @@ from malformed import with_bytes
 import fedsolve as fs
 from conformance.properties import task
 from deploy_small import clients_of, deploy
+from deploy_small import round_lines as lines
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.coordinator import check_usual, part_norms
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, read_manifest
 from fedsolve.methods.robust.reductions import FACTOR
@@ -69,10 +68,6 @@ def crashes(rounds=(1,), clients=(0,)):
         return content
 
     return tamper
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "server" / ROUNDS).read_text().splitlines()]
 
 
 @pytest.mark.parametrize(

@@ -191,14 +191,10 @@ def test_a_folder_that_holds_a_run(folder):
         run(folder)
 
 
-def test_resume_without_a_folder():
-    with pytest.raises(fs.InvalidInput, match="give out"):
-        run(None, resume=True)
-
-
-def test_resume_from_an_empty_folder(tmp_path):
-    with pytest.raises(fs.InvalidInput, match="no checkpoint"):
-        run(tmp_path / "new", resume=True)
+@pytest.mark.parametrize(("name", "message"), [(None, "give out"), ("new", "no checkpoint")])
+def test_resume_without_a_checkpoint(name, message, tmp_path):
+    with pytest.raises(fs.InvalidInput, match=message):
+        run(name and tmp_path / name, resume=True)
 
 
 def test_a_folder_that_is_a_file(tmp_path):

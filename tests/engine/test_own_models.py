@@ -12,7 +12,7 @@ from fedsolve.engine import streaming as stream
 from fedsolve.engine.evaluation import example_metrics
 from fedsolve.engine.streaming import Packer
 from fedsolve.results.callbacks import EachClient, FineTuning
-from harness import Softmax, cross_entropy, crossed, make_clients, prepare
+from harness import Softmax, cross_entropy, crossed, joined, make_clients, prepare
 
 SIZES = (7, 3, 12, 5, 9)
 CLIENTS = make_clients(SIZES)
@@ -21,10 +21,6 @@ HELD_OUT = make_clients((4, 2, 3, 5, 2), seed=5)
 OWNERS = np.repeat(np.arange(5), (4, 2, 3, 5, 2))
 SHUFFLED = np.random.default_rng(3).permutation(len(OWNERS))
 OPTIONS = {"clients_per_round": 2, "epochs": 1, "dtype": "float64"}
-
-
-def joined(clients):
-    return fs.Examples(*(np.concatenate([getattr(c, part) for c in clients]) for part in ("x", "y")))
 
 
 def task(**more):

@@ -26,6 +26,7 @@ from harness import (
     make_task,
     relative,
 )
+from verbs_harness import vector as flat
 
 CLIENTS = make_clients()
 TASK = make_task(CLIENTS)
@@ -82,10 +83,6 @@ def transcript(method, options, taking_part, rate_after, rule):
             return path[-1], np.array(losses), rates
         ends = [(i, t - s, LocalSGD(rates[s // EVERY])(fed, t, i, path[s]) - path[s]) for i, s in clients]
         path.append(rule(fed, path[t], ends) if ends else path[t])
-
-
-def flat(params):
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)])
 
 
 def averaged(fed, w, ends):

@@ -15,7 +15,7 @@ from fedsolve.engine.sweep_trials import RunningBatch, plan_batches
 from fedsolve.geometry import L1, L1Ball
 from fedsolve.geometry.diagnostics import Density
 from fedsolve.tasks import Examples
-from harness import make_clients, make_task
+from harness import make_clients, make_task, quartic
 
 OPTIONS = {"rounds": 8, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
 GRIDS = {
@@ -81,11 +81,6 @@ def test_several_programs_in_one_sweep():
         np.testing.assert_allclose(found.metrics["train_loss"][k, 0], run.metrics["train_loss"], rtol=1e-12)
     first, second = found.metrics["train_loss"][[0, 2], 0, -1]
     assert abs(first - second) > 1e-6
-
-
-def quartic(params, batch):
-    """Mean of (<w, x> - y)^4: large rates overflow, and stay so."""
-    return ((batch.x @ params.weight[:, 0] - batch.y) ** 4).mean()
 
 
 def quartic_task():

@@ -14,7 +14,7 @@ from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.sweep_grid import Search, check_grid
 from fedsolve.engine.sweep_trials import RunningBatch
 from fedsolve.results.sweep import Selection
-from harness import make_clients, make_task
+from harness import make_clients, make_task, quartic
 
 # Settings at random.
 
@@ -100,11 +100,6 @@ OPTIONS = {
     "parallel_trials": 2,
     "seeds": 2,
 }
-
-
-def quartic(params, batch):
-    """Mean of (<w, x> - y)^4: large rates overflow."""
-    return ((batch.x @ params.weight[:, 0] - batch.y) ** 4).mean()
 
 
 def swept(rates=tuple(RATES), **more):

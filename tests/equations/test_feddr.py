@@ -15,7 +15,7 @@ from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error
 from equations.composite_transcript import ALL, WEIGHT, Psi, feddr
 from fedsolve.core.oracle import ProximalOracle
 from fedsolve.geometry import L1, L1Ball, L2Ball
-from harness import SIZES, crossed, default_start, make_clients, make_task
+from harness import SIZES, crossed, default_start, make_clients, make_task, squares
 from verbs_harness import play
 
 ETA = 0.7
@@ -64,11 +64,6 @@ def test_inexact(psi, alpha, sampling):
 
 
 D = 6
-
-
-def squares(w, batch):
-    """Mean of (<w, x> - y)^2."""
-    return jnp.mean((batch.x @ w - batch.y) ** 2)
 
 
 def least_squares(seed=3):

@@ -67,28 +67,17 @@ def test_fedexpm(sampling, eps_g):
 
 @EVERY
 @pytest.mark.parametrize("eps_g", [0.0, 0.1])
-def test_feddudagrad(sampling, eps_g):
-    """s += D^2, v = D, m = (1/2) mean |D_i|^2, G = sqrt(s) + 1e-9."""
-    check_fedopt(
-        fs.FedDuAdagrad(0.3, eps_g=eps_g),
-        lambda: FedDuA("adagrad", None, 0.99, 1e-9, eps_g),
-        SGD,
-        "uniform",
-        sampling,
-    )
-
-
-@EVERY
-@pytest.mark.parametrize("eps_g", [0.0, 0.1])
-def test_feddudam(sampling, eps_g):
-    """s and v by moving averages with .99 and .9, m with .9/2 (Theorem 3.3)."""
-    check_fedopt(
-        fs.FedDuAdam(0.3, eps_g=eps_g),
-        lambda: FedDuA("adam", 0.9, 0.99, 1e-9, eps_g),
-        SGD,
-        "uniform",
-        sampling,
-    )
+@pytest.mark.parametrize(
+    ("build", "kind", "b1"),
+    [(fs.FedDuAdagrad, "adagrad", None), (fs.FedDuAdam, "adam", 0.9)],
+    ids=["adagrad", "adam"],
+)
+def test_feddudagrad_and_feddudam(build, kind, b1, eps_g, sampling):
+    """s += D^2, v = D, m = (1/2) mean |D_i|^2, G = sqrt(s) + 1e-9; or s and v by moving averages with .99
+    and .9, m with .9/2 (Theorem 3.3).
+    """
+    rule = build(0.3, eps_g=eps_g)
+    check_fedopt(rule, lambda: FedDuA(kind, b1, 0.99, 1e-9, eps_g), SGD, "uniform", sampling)
 
 
 @EVERY

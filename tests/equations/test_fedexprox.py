@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ from equations.tuning_transcript import (
     local_sgd,
     rounds,
 )
-from harness import SIZES, crossed, make_clients, make_task
+from harness import SIZES, crossed, make_clients, make_task, squares
 from verbs_harness import play
 
 GAMMA, LOWER, D = 0.8, 0.1, 6
@@ -53,11 +52,6 @@ def test_inexact(weighting, kind, sampling):
     run = play(algorithm, make_task(clients), sampling, ROUNDS)
     fed = federation(run, clients)
     check(run, local_sgd(fed, 0.3, 1 / GAMMA), server(), fed.size if weighting == "examples" else lambda i: 1)
-
-
-def squares(w, batch):
-    """Mean of (<w, x> - y)^2."""
-    return jnp.mean((batch.x @ w - batch.y) ** 2)
 
 
 @EVERY

@@ -12,7 +12,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
 from equations.transcript import LocalSGD, shares
-from harness import engine, make_clients, make_task
+from harness import engine, make_clients, make_task, squares
 from verbs_harness import play
 
 RATE, LAM, MU, D = 0.3, 0.7, 0.2, 6
@@ -158,11 +158,6 @@ def test_one_local_round_is_fedprox():
     ours = play(fs.SPPMAS(RATE, gamma=0.5, local_rounds=1), make_task(make_clients()), SOME, ROUNDS)
     plain = play(fs.FedProx(RATE, mu=2.0, weighting="uniform"), make_task(make_clients()), SOME, ROUNDS)
     check(ours, plain.iterates)
-
-
-def squares(w, batch):
-    """Mean of (<w, x> - y)^2."""
-    return jnp.mean((batch.x @ w - batch.y) ** 2)
 
 
 def alike(method, rounds):

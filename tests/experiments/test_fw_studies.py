@@ -130,9 +130,11 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["fw-split", "fw-averaging", "fw-participation", "fw-penalty", "fw-rates"])
+@pytest.mark.parametrize(
+    "name", ["split", "averaging", "participation", "penalty", "rates", "convex", "stochastic", "nonconvex"]
+)
 def test_a_quick_run_writes_its_page(name, tmp_path):
-    made = reproduce(name, tmp_path, quick=True)
+    made = reproduce(f"fw-{name}", tmp_path, quick=True)
     assert made.page.exists()
     assert {claim.verdict for claim in made.outcome.claims} <= {None}
 
@@ -354,14 +356,6 @@ def test_networks_start_inside_the_ball():
     task = judged(synthetic(None, 0, 10, False, 20, MLP((60, 20, 20, 10))), "l1")
     start = jax.jit(task.init)(jax.random.key(0))
     assert sum(float(abs(leaf).sum()) for leaf in jax.tree.leaves(start)) == pytest.approx(10.0, rel=1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["fw-convex", "fw-stochastic", "fw-nonconvex"])
-def test_tables_a_quick_run_writes_its_page(name, tmp_path):
-    made = reproduce(name, tmp_path, quick=True)
-    assert made.page.exists()
-    assert {claim.verdict for claim in made.outcome.claims} <= {None}
 
 
 def test_the_note_on_table_3_has_the_tables_of_what_is_kept():

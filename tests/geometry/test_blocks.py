@@ -23,6 +23,7 @@ from fedsolve.geometry import (
     as_blocks,
     build_geometry,
 )
+from verbs_harness import vector as flat
 
 RNG = np.random.default_rng(0)
 MODEL = {
@@ -33,10 +34,6 @@ WHOLE = np.concatenate([np.ravel(x) for x in jax.tree.leaves(MODEL)])
 
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-
-def flat(tree):
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
 @pytest.mark.full_rows("L1Ball(radius=2.0)")

@@ -22,8 +22,9 @@ from fedsolve.methods.frank_wolfe import (
     FedFWMessage,
     FedFWServer,
 )
-from harness import Listed, crossed, default_start, make_clients, make_task, prepare, relative
+from harness import Listed, crossed, default_start, make_clients, make_task, prepare, relative, squares
 from verbs_harness import Verbs, play
+from verbs_harness import vector as flat
 
 COHORTS = Listed.of([[0, 1, 2, 3, 4], [3, 1], [4], [], [2, 0, 1]])
 EVERYONE = Uniform(5)
@@ -123,10 +124,6 @@ RUNS += [
 ]
 
 
-def flat(tree):
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
-
-
 def states(algorithm, sampling, rounds, dtype):
     """xbar, and all x_i as rows, after every round."""
     run = Verbs(algorithm, make_task(make_clients()), sampling, dtype, seed=2)
@@ -209,11 +206,6 @@ def test_the_servers_line_with_everyone():
 # -- where they end ---------------------------------------------------------------------------------------
 
 D = 6
-
-
-def squares(w, batch):
-    """Mean of (<w, x> - y)^2."""
-    return jnp.mean((batch.x @ w - batch.y) ** 2)
 
 
 def least_squares():

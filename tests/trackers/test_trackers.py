@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import socket
 import threading
 import time
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedsolve as fs
 from fedsolve.report.trackers import Sender
+from harness import squares_of_leaf as loss
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]
-
-
-def loss(w, b):
-    return jnp.mean((b.x @ w["w"] - b.y) ** 2)
 
 
 TASK = fs.Task.from_arrays(loss, {"w": np.zeros(3)}, CLIENTS, batch_size=4)
@@ -29,15 +24,6 @@ TASK = fs.Task.from_arrays(loss, {"w": np.zeros(3)}, CLIENTS, batch_size=4)
 
 def run(*callbacks, **options):
     return fs.run(fs.FedAvg(0.1), TASK, **({"rounds": 6, "eval_every": 2} | options), callbacks=callbacks)
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """As where matplotlib is not installed: a picture takes half a second."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else found(n, *a)
-    )
 
 
 class Written(fs.trackers.Tracker):

@@ -19,6 +19,7 @@ from fedsolve.core.types import MessageBounds, bounded, module, reduced, replace
 from fedsolve.methods.attacks import Marked
 from fedsolve.methods.robust.reductions import FACTOR, Mean, parts_of, usual_norm
 from harness import crossed, engine, make_clients, make_task
+from harness import squares_of_leaf as squares
 from verbs_harness import play
 from wrappers.reduction_transcript import (
     centred,
@@ -250,10 +251,6 @@ def test_the_mean_of_the_rest(field):
         np.testing.assert_allclose(found.inner.delta[name], np.tensordot(share, x[rest], 1), rtol=1e-12)
     np.testing.assert_allclose(found.control, up.control[rest].mean(0), rtol=1e-12)
     assert float(found.step) == up.step[rest].max()
-
-
-def squares(params, batch):
-    return jnp.mean((batch.x @ params["w"] - batch.y) ** 2)
 
 
 def uneven(counts):
