@@ -71,6 +71,7 @@ class Deployment:
         settings: Settings,
         run_config: Mapping[str, Any] = MappingProxyType({}),
     ) -> Deployment:
+        # Before a folder is written or a site is asked: `serve` takes what has passed here.
         check_buffered(algorithm, settings)
         check_secure(algorithm, settings)
         sampling = settings.cohort_sampling(algorithm)
@@ -98,9 +99,9 @@ class Deployment:
         }
 
     def coordinator(self, experiment: str) -> Coordinator:
-        # A resumed run must draw the cohorts that it would have drawn.
-        secret = load_or_create_secret(self.folder) if self.algorithm.traits.secret_cohorts else None
         traits = self.algorithm.traits
+        # A resumed run must draw the cohorts that it would have drawn.
+        secret = load_or_create_secret(self.folder) if traits.secret_cohorts else None
         secure = SecureCoordinator if traits.secure_sums else Coordinator
         kind = BufferedCoordinator if traits.buffer else secure
         coordinator = kind(
