@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
@@ -290,7 +289,7 @@ def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) ->
             with torch.no_grad():
                 some = rows_of((outputs, targets), chosen, rows)
                 value = float(_drawn(function, *some))
-            own = float(of_sums(jnp.asarray(each[chosen].sum(0))))
+            own = float(of_sums(each[chosen].sum(0)))
             if np.isfinite(value) and not abs(own - value) <= _CLOSE * max(abs(value), 1e-3):
                 return f"{value:.6g} where the sums over {len(chosen)} examples make {own:.6g}"
     return None

@@ -362,14 +362,14 @@ class OnSums:
     def _compared(self, outputs: Any, targets: Any) -> Callable[[Array], Array] | None:
         # by the values of weighted sets of rows: `size` is a column of sums whose weights make their average
         # exact
-        each, of_sums = jax.jit(self.__call__)(outputs, targets), jax.jit(jax.vmap(self.of_sums))
+        each, of_sums = np.asarray(jax.jit(self.__call__)(outputs, targets)), jax.jit(jax.vmap(self.of_sums))
         whole = each.sum(0)
-        once, twice = np.asarray(of_sums(jnp.stack([whole, 2 * whole])))
+        once, twice = np.asarray(of_sums(np.stack([whole, 2 * whole])))
         if np.isfinite(once) and abs(twice - once) > 1e-3 * max(abs(once), 1e-3):
             raise NoMean(f"{once:.6g}, with each of them twice {twice:.6g}")
         weights = np.random.default_rng(0).uniform(size=(2, _SETS, len(each)))
-        sums = weights @ np.asarray(each)
-        one, other, both = (np.asarray(of_sums(jnp.asarray(s))) for s in (*sums, sums.sum(0)))
+        sums = weights @ each
+        one, other, both = (np.asarray(of_sums(s)) for s in (*sums, sums.sum(0)))
         columns = [c for c in (*range(1, each.shape[1]), 0) if _averages(one, other, both, sums[:, :, c])]
         return _Column(columns[0]) if columns else None
 

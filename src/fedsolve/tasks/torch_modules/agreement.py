@@ -371,7 +371,7 @@ def _pooled(function: Any, counts: np.ndarray, each: Any, parts: Any) -> float:
     # the loss of the rows that count
     each, own = np.asarray(each)[counts], np.asarray(parts)[counts]
     if hasattr(function, "of_sums"):
-        return float(function.of_sums(jnp.asarray(each.sum(0))))
+        return float(jax.jit(function.of_sums)(each.sum(0)))
     return float(np.sum(np.where(own > 0, each, 0) * own) / np.sum(own))
 
 
