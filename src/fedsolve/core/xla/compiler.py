@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import jax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 T = TypeVar("T")
@@ -63,6 +64,22 @@ def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
     except RuntimeError:
         return tuple(option for option in options if len(options) > 1 and _known((option,)))
     return options
+
+
+def not_inlined(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
+    """The function, compiled as one of its own; `static` as `jax.jit` has them.
+
+    Else XLA works its arguments out again for each of its results, in the order of their transposes, and its results
+    for each place where they are read.
+    """
+    own = jax.jit(function, inline=False, **static)
+
+    @wraps(function)
+    def call(*values: Any, **given: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return own(*values, **given)
+
+    return call
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

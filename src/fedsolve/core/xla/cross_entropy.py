@@ -11,17 +11,18 @@ step is a function that XLA does not inline: it would follow the shapes of the n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
+
+from fedsolve.core.xla.compiler import not_inlined
 
 _FEW = 128  # classes: with more, a program of rows takes long to compile
 
@@ -45,14 +46,13 @@ def _plainly(logits: Array, labels: Array, gradient: bool) -> list[Array]:
 
 def _in_vectors(logits: Array, labels: Array, gradient: bool) -> list[Array]:
     # the same in steps that are functions of their own
-    with set_xla_metadata(inlineable="false"):
-        largest, own = _largest_and_own(logits, labels)
-        powers = _powers(logits, largest)
-        result, total = _result(powers, largest, own)
-        return [result, _slopes(powers, total, labels)] if gradient else [result]
+    largest, own = _largest_and_own(logits, labels)
+    powers = _powers(logits, largest)
+    result, total = _result(powers, largest, own)
+    return [result, _slopes(powers, total, labels)] if gradient else [result]
 
 
-@partial(jax.jit, inline=False)
+@not_inlined
 def _largest_and_own(logits: Array, labels: Array) -> tuple[Array, Array]:
     zeros = lax.full_like(logits, 0)
     largest = _over_classes(jnp.max, lax.max, logits)
@@ -60,18 +60,18 @@ def _largest_and_own(logits: Array, labels: Array) -> tuple[Array, Array]:
     return finite, _over_classes(jnp.sum, lax.add, lax.select(_is_label(logits, labels), logits, zeros))
 
 
-@partial(jax.jit, inline=False)
+@not_inlined
 def _powers(logits: Array, largest: Array) -> Array:
     return lax.exp(logits - largest)
 
 
-@partial(jax.jit, inline=False)
+@not_inlined
 def _result(powers: Array, largest: Array, own: Array) -> tuple[Array, Array]:
     total = _over_classes(jnp.sum, lax.add, powers)
     return lax.log(total) + largest - own, total
 
 
-@partial(jax.jit, inline=False)
+@not_inlined
 def _slopes(powers: Array, total: Array, labels: Array) -> Array:
     return powers / total - _is_label(powers, labels).astype(powers.dtype)
 

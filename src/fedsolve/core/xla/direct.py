@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce, wraps
+from functools import partial, reduce
 from itertools import product
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
@@ -31,24 +31,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import ShapedArray
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-
-def _not_inlined(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
-    # compiled as a function of its own: XLA would work its arguments out again for each result, in the order of their
-    # transposes, and its results for each place where they are read
-    own = jax.jit(function, inline=False, **static)
-
-    @wraps(function)
-    def call(*values: Any, **given: Any) -> Any:
-        with set_xla_metadata(inlineable="false"):
-            return own(*values, **given)
-
-    return call
-
+from fedsolve.core.xla.compiler import not_inlined
 
 # Winograd's minimal filtering F(4x4, 3x3): a 3x3 convolution and its two gradients with a quarter of the products.
 #
@@ -122,7 +109,7 @@ def _tiles(y: Sequence[int]) -> tuple[int, int]:
 # each worked the first sums out again. Among the 36 the second axis varies slowest.
 
 
-@partial(_not_inlined, static_argnames=("y", "before"))
+@partial(not_inlined, static_argnames=("y", "before"))
 def _of_input(x: Array, y: tuple[int, ...], before: tuple[int, ...]) -> Array:
     # B' x B: (36, tiles, c)
     covered = [_STEP * tiles + _TILE - _STEP for tiles in _tiles(y)]
@@ -137,7 +124,7 @@ def _every_fourth(x: Array, axis: int) -> list[Array]:
     return [lax.slice_in_dim(x, i, i + span, _STEP, axis) for i in range(_TILE)]
 
 
-@_not_inlined
+@not_inlined
 def _of_result(y: Array) -> Array:
     # A y A': (36, tiles, out)
     y = _padded(y, [(0, _STEP * tiles - n) for tiles, n in zip(_tiles(y.shape), y.shape[1:3], strict=True)])
@@ -247,7 +234,7 @@ def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
     return _widened(y, turned, (1,) * len(ends), ends, form.dilation, form.strides)
 
 
-@partial(_not_inlined, static_argnames="form")
+@partial(not_inlined, static_argnames="form")
 def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
     # a convolution of x with y, whose examples are its channels
     window, axes = form.kernel[:-2], x.ndim - 2
