@@ -297,9 +297,6 @@ class Exchange(Generic[AnyRequest, T]):
         grace: seconds to wait once enough count, None for all of `seconds`.
         read: what the reply to a request says; it raises `InvalidInput` where that does not count.
         clients: told who answers and who fails; it knows what a client is called.
-
-    Attributes:
-        backoff: who kept earlier requests waiting.
     """
 
     def __init__(
@@ -315,7 +312,8 @@ class Exchange(Generic[AnyRequest, T]):
         self.kind, self.seconds, self._grace = kind, seconds, grace
         self._read, self._clients, self._log = read, clients, log
         self._names = clients.names
-        self.mailbox, self.backoff = Mailbox(grid), Backoff()
+        self.mailbox = Mailbox(grid)
+        self.backoff = Backoff()  # who kept earlier requests waiting
         clients.hello_callbacks.append(self.backoff.record_answer)
         self._closes = math.inf
 

@@ -138,12 +138,6 @@ class ClientRegistry:
         signature: of the server's model; a client with another model is refused. None where no model is needed: then
             clients do not even make their problem.
         clients: told who is connected, with which versions, and why nodes are refused.
-
-    Attributes:
-        notes: what clients have noted of their problems, each once, by the first that did.
-        refuses_loops: why the method cannot run on clients with a training loop of their own, which are then refused
-            when they connect; '' if it can.
-        loops: the clients that have one.
     """
 
     def __init__(
@@ -160,9 +154,10 @@ class ClientRegistry:
         self._takeover = settings.takeover  # whether a number may go to another node once its own is gone
         self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
-        self.notes: dict[str, int] = {}
+        self.notes: dict[str, int] = {}  # of clients on their problems, each once, by the first that had it
+        # why the method cannot run on clients with a training loop of their own, which are then refused
         self.refuses_loops: Callable[[], str] = lambda: ""
-        self.loops: set[int] = set()
+        self.loops: set[int] = set()  # clients that have one
         self._refusals: dict[int, _Refusal] = {}
         self._starts: dict[int, str] = {}  # node -> when it was started last
         self._asked: dict[int, float] = {}  # node -> when it was asked last

@@ -81,14 +81,10 @@ class ClientStatuses:
 
     Args:
         earlier: what was known of them before the run was resumed.
-
-    Attributes:
-        hides_cohorts: whether nothing is noted by which somebody could know who took part in a round.
-        changed: called when others are connected or refused than before.
     """
 
-    hides_cohorts = False
-    changed: Callable[[], None] = staticmethod(lambda: None)
+    hides_cohorts = False  # whether nothing is noted by which somebody could know who took part in a round
+    changed: Callable[[], None] = staticmethod(lambda: None)  # called when others are connected or refused
 
     def __init__(self, population: int, earlier: Iterable[ClientStatus] = ()) -> None:
         self.names, self.refused = SiteNames(), list[str]()

@@ -181,14 +181,10 @@ class SitesChanged(Exception):
 
 
 class Sites:
-    """The sites of an analysis, wherever they are.
-
-    Attributes:
-        names: of those that take part, once they have answered.
-        notes: what the result is to say about them.
-    """
+    """The sites of an analysis, wherever they are."""
 
     def __init__(self, minimum: Minimum) -> None:
+        # `names` of those that take part, once they have answered; `notes` for the result to say about them
         self.minimum, self.names, self.notes = minimum, list[str](), list[str]()
         self.rows = 0.0  # over which the first question is
 

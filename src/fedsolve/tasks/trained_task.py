@@ -34,12 +34,7 @@ _MODELS = 3  # whose metrics are remembered
 
 
 class Loops(HostCalls):
-    """The loops of a task's clients on one machine, one after another, and what they are measured by.
-
-    Attributes:
-        initial: the model before any round.
-        notes: what is to be said of the loops in a run's record, lines, each with the first client that it is of.
-    """
+    """The loops of a task's clients on one machine, one after another, and what they are measured by."""
 
     def __init__(
         self, loop: TrainingLoop, data: list[Any], evaluate: Callable[..., Any] | None, folder: Path | None
@@ -49,7 +44,7 @@ class Loops(HostCalls):
         self._runs = tempfile.TemporaryDirectory(prefix="fedsolve-loops-")  # goes with this object
         self._known: dict[tuple[bytes, int], Mapping[str, float]] = {}
         self._told: dict[int, Mapping[str, float]] = {}
-        self.notes: dict[str, int] = {}
+        self.notes: dict[str, int] = {}  # lines for a run's record, each with the first client that it is of
         self.initial, self.buffers = jax.tree.map(np.array, loop.read()), loop.buffers
 
     def train(

@@ -292,12 +292,6 @@ class Coordinator:
         norm_bound: largest norm of a message that is believed, None for a bound by what is usual.
         max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
         reply_store: where a round's messages wait for its end.
-
-    Attributes:
-        state: what is carried from round to round; a checkpoint replaces it.
-        method: the method, and the shapes of its messages.
-        signature: shapes and types of the model's leaves.
-        declared: the examples of each client by which it last counted, where the method weighs by examples.
     """
 
     def __init__(
@@ -319,6 +313,7 @@ class Coordinator:
         self._round: Any = None  # key, broadcast, encoded broadcast; while its replies are waited for
         self._lost: set[int] = set()
         self.names: Callable[[int], str] = numbered
+        # examples of each client by which it last counted, where the method weighs by examples
         self.declared: dict[int, int] = {}
         self.method, server = ServerMethod.prepare(algorithm, params, self.population)
         self._given, self._first = algorithm, self.method.algorithm
@@ -329,6 +324,7 @@ class Coordinator:
                 repeated(self.method.initial_state, self.population) if self.method.tracks_clients else ()
             )
         unused = np.full(self.population, -1, np.int32)
+        # a checkpoint replaces it
         self.state = ServerState(server, dict(buffers or {}), unused, tracked, 0)
 
     def precision(self) -> Any:
