@@ -1,6 +1,7 @@
 """The CPU forms of convolution and pooling against XLA's own operations, and augmentation against NumPy."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.export
@@ -141,8 +142,8 @@ def xla(x, kernel, strides, padding, dilation):
     return lax.conv_general_dilated(x, kernel, strides, padding, None, dilation, layout)
 
 
-def own(x, kernel, strides, padding, dilation):
-    return direct(x, kernel, strides=strides, padding=padding, dilation=dilation)
+def own(x, kernel, strides, padding, dilation, **of_tiles):
+    return direct(x, kernel, strides=strides, padding=padding, dilation=dilation, **of_tiles)
 
 
 def derivatives(convolution, name, x, kernel):
@@ -221,7 +222,8 @@ def test_a_large_kernel_multiplies_patches_of_few_rows(monkeypatch, rows, is_pro
     assert_close(fast(x, kernel), jax.jit(jax.grad(loss, (0, 1)))(x, kernel), 1e-4)
 
 
-def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch):
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch, by_channel):
     monkeypatch.setattr(form, "_TILE_PAIRS", 0)
     monkeypatch.setattr(form, "_TILES", 0)
     rng = np.random.default_rng(2)
@@ -231,8 +233,9 @@ def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch):
         found = [convolution(*given[k], *TILES[k][2:]) for k in TILES]
         return sum(jnp.sum(jnp.cos(i + y)) for i, y in enumerate(found)), found
 
+    ours = partial(own, by_channel=by_channel)
     with jax.enable_x64(True):
-        both = [jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, own)]
+        both = [jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, ours)]
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
 
 

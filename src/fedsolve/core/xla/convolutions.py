@@ -170,7 +170,7 @@ def convolve(
     few = kernel.size >= _LARGE_KERNEL and x.shape[0] * prod(places(x, kernel, **how)) <= out
     slow = on_cpu and (few or out < _DIRECT_OUTPUTS)
     if library and 0 < len(window) <= 3 and prod(window) > 1 and not slow:
-        return direct(x, kernel, **how)
+        return direct(x, kernel, by_channel=by_channel, **how)
     return by_patches(x, kernel, by_channel=by_channel and few and on_cpu, **how, **products)
 
 

@@ -72,27 +72,41 @@ _OF_TWO = np.hstack([_INPUT.T[:_STEP], np.pad(_INPUT.T[_STEP:], [(0, 2 * _STEP -
 """B for four entries of the input: first of their own tile, then of the tile before, whose last two are the first."""
 
 
-def convolution(x: Array, kernel: Array, y: tuple[int, ...], before: tuple[int, ...]) -> Array:
-    """The result, of shape `y` (n, h', w', out), of x (n, h, w, c), padded by so many zeros `before` each axis."""
-    products = _of_input(x, y, before) @ _of_kernel(kernel)
+def convolution(
+    x: Array, kernel: Array, y: tuple[int, ...], before: tuple[int, ...], by_channel: bool = False
+) -> Array:
+    """The result, of shape `y` (n, h', w', out), of x (n, h, w, c), padded by so many zeros `before` each axis.
+
+    `by_channel`: in memory the kernel is (out, c, 3, 3), as in PyTorch, so that its matrices are better (out, c).
+    """
+    own = _of_kernel(kernel, by_channel)
+    products = jnp.einsum(f"tnc,t{_ORDER[by_channel]}->tno", _of_input(x, y, before), own)
     tiles = products.reshape(_TILE, _TILE, y[0], *_tiles(y), y[-1])
     return _joined(_OUTPUT, tiles, lambda arrays, axis: arrays)[:, : y[1], : y[2]]
 
 
-def gradient_of_input(y: Array, kernel: Array, x: tuple[int, ...], before: tuple[int, ...]) -> Array:
+def gradient_of_input(
+    y: Array, kernel: Array, x: tuple[int, ...], before: tuple[int, ...], by_channel: bool = False
+) -> Array:
     """The gradient of the input of shape `x`, padded by so many zeros `before` each axis, from y's."""
-    products = jnp.einsum("tno,tco->tnc", _of_result(y), _of_kernel(kernel))
+    own = _of_kernel(kernel, by_channel)
+    products = jnp.einsum(f"tno,t{_ORDER[by_channel]}->tnc", _of_result(y), own)
     tiles = products.reshape(_TILE, _TILE, x[0], *_tiles(y.shape), x[-1])
     whole = _joined(_OF_TWO, tiles, _and_the_one_before)
     ends = [(-b, n + b - has) for n, b, has in zip(x[1:3], before, whole.shape[1:3], strict=True)]
     return _padded(whole, ends)
 
 
-def gradient_of_kernel(x: Array, y: Array, before: tuple[int, ...]) -> Array:
+def gradient_of_kernel(x: Array, y: Array, before: tuple[int, ...], by_channel: bool = False) -> Array:
     """The gradient of the kernel from y's, for the input x, padded by so many zeros `before` each axis."""
-    products = jnp.einsum("tnc,tno->tco", _of_input(x, y.shape, before), _of_result(y))
+    given = _of_input(x, y.shape, before), _of_result(y)
+    products = jnp.einsum(f"tnc,tno->t{_ORDER[by_channel]}", *given)
     columns = _times(_KERNEL.T, products.reshape(_TILE, _TILE, *products.shape[1:]))
-    return _times(_KERNEL.T, jnp.swapaxes(columns, 0, 1))
+    kernel = _times(_KERNEL.T, jnp.swapaxes(columns, 0, 1))
+    return jnp.swapaxes(kernel, 2, 3) if by_channel else kernel
+
+
+_ORDER = {False: "co", True: "oc"}  # of a kernel's matrices
 
 
 def number(y: Sequence[int]) -> int:
@@ -133,8 +147,9 @@ def _of_result(y: Array) -> Array:
     return columns.reshape(_TILE**2, -1, y.shape[-1])
 
 
-def _of_kernel(kernel: Array) -> Array:
-    # G kernel G': (36, c, out)
+def _of_kernel(kernel: Array, by_channel: bool) -> Array:
+    # G kernel G': (36, c, out), or (36, out, c)
+    kernel = jnp.swapaxes(kernel, 2, 3) if by_channel else kernel
     rows = _times(_KERNEL, kernel)
     return _times(_KERNEL, jnp.swapaxes(rows, 0, 1)).reshape(_TILE**2, *kernel.shape[2:])
 
@@ -190,13 +205,22 @@ class _Form(NamedTuple):
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
+    by_channel: bool = False  # whether the kernel is (out, c, *window) in memory
 
 
-def direct(x: Array, kernel: Array, *, strides: Ints, padding: Sequence[Ints], dilation: Ints) -> Array:
+def direct(
+    x: Array,
+    kernel: Array,
+    *,
+    strides: Ints,
+    padding: Sequence[Ints],
+    dilation: Ints,
+    by_channel: bool = False,
+) -> Array:
     """x (batch, *axes, c) with the kernel (*window, c, out) as (batch, *places, out): one to three axes, float32."""
     y = (x.shape[0], *places(x, kernel, strides, padding, dilation), kernel.shape[-1])
     ends = tuple((before, after) for before, after in padding)
-    form = _Form(x.shape, kernel.shape, y, tuple(strides), ends, tuple(dilation))
+    form = _Form(x.shape, kernel.shape, y, tuple(strides), ends, tuple(dilation), by_channel)
     return _derivative.bind(x, kernel, of="y", form=form)
 
 
@@ -263,10 +287,10 @@ def _tiles_pay(form: _Form) -> bool:
 def _by_tiles(given: Mapping[str, Array], of: str, form: _Form) -> Array:
     before = tuple(b for b, _ in form.padding)
     if of == "y":
-        return convolution(given["x"], given["kernel"], form.y, before)
+        return convolution(given["x"], given["kernel"], form.y, before, form.by_channel)
     if of == "x":
-        return gradient_of_input(given["y"], given["kernel"], form.x, before)
-    return gradient_of_kernel(given["x"], given["y"], before)
+        return gradient_of_input(given["y"], given["kernel"], form.x, before, form.by_channel)
+    return gradient_of_kernel(given["x"], given["y"], before, form.by_channel)
 
 
 def _along_rows(x: Array, y: Array, ends: Sequence[tuple[int, int]], form: _Form) -> Array:
