@@ -38,7 +38,7 @@ METHODS = examples() | {"DeComFL": fs.DeComFL(down="model", most_steps=STEPS)}
 """Clients of DeComFL cannot rebuild the model inside a wrapper."""
 _STEP, _LINEAR = (
     "`vertex` is not a sum, .* set sends='step'",
-    "`inner.delta` is not a sum, .* take a linear compressor",
+    "`(inner.)?delta` is not a sum, .* take a linear compressor",
 )
 REFUSED = {
     "FedFW": _STEP,
@@ -47,6 +47,8 @@ REFUSED = {
     "FedLiLS, max": "the maximum of measured.step is not a sum; set server='one'",
     "SCALLION": _LINEAR,
     "SCAFCOM": _LINEAR,
+    "SparseLoCo": _LINEAR,
+    "EF21Muon": _LINEAR,
     "FedComLoc": "`params` is not a sum",
     "FedKSeed": "`candidate` is not a sum",
     "IFCA": "`delta` is not a sum",
@@ -113,7 +115,7 @@ GATE = [
     "FedPer",
     "FedFW, step",
 ]
-GATE += ["FedExProx, StoPS", "FedDualAvg, averaged", "SCALLION, RandomK", "LocalDP+FedAdam"]
+GATE += ["FedExProx, StoPS", "FedDualAvg, averaged", "FastFedDA", "SCALLION, RandomK", "LocalDP+FedAdam"]
 """Messages of other fields; what is like one of them waits for `make test-all`."""
 
 

@@ -32,6 +32,7 @@ from fedsolve.core.types import (
     bounded,
     converted,
     module,
+    replace,
     static,
 )
 from fedsolve.geometry.blocks import Geometry, as_blocks
@@ -50,6 +51,7 @@ class DualAverage:
     count: Traced
     start: Params = ()
     stage: Traced = ()
+    round: Traced = ()  # of a broadcast, by which wrappers draw
 
 
 @module
@@ -107,7 +109,7 @@ class FastFedDA(Algorithm):
         return ()
 
     def broadcast(self, server: DualAverage, cohort: Cohort) -> DualAverage:
-        return server
+        return replace(server, round=cohort.round)
 
     def train(
         self, broadcast: DualAverage, client: tuple[()], oracle: Oracle
