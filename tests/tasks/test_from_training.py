@@ -163,3 +163,13 @@ def test_what_is_refused(given, words):
     with pytest.raises(fs.InvalidInput) as error:
         fs.tasks.from_training(**arguments)
     assert words in str(error.value)
+
+
+def test_a_client_that_is_measured_again_beside_another():
+    """Room for further models is made between the two."""
+    loops = fs.tasks.from_training(start(), pull, DATA, evaluate=evaluate).loss.loops
+    loops.measure(start(), {}, [2])
+    for i in range(20):
+        model = start() | {"b": np.full(1, 2 + i, np.float32)}
+        (first,) = loops.measure(model, {}, [0])
+        assert loops.measure(model, {}, [0, 1])[0] == first

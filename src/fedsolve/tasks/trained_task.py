@@ -82,6 +82,7 @@ class Loops(HostCalls):
             if missing := {client for client in clients if (model, client) not in self._known}:
                 if len(self._known) >= _MODELS * len(self._data):
                     self._known.clear()
+                    missing = set(clients)
                 self._loop.load_buffers(buffers)
                 self._loop.write(params)
                 self._known |= {(model, client): self.evaluated(client) for client in sorted(missing)}
