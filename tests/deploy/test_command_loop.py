@@ -168,7 +168,7 @@ def test_a_federation_is_not_told_the_last_lines(tmp_path, monkeypatch, capfd):
     from deploy_small import deploy
 
     script = tmp_path / "train.py"
-    script.write_text("print('patient 4711 is ill')\nraise SystemExit(3)\n")
+    script.write_text("print('patient number 4711 is ill')\nraise SystemExit(3)\n")
     model = {"w": np.zeros(3)}
     loop = fs.flower.CommandLoop([sys.executable, str(script)], timeout=60.0)
     app = fs.flower.client_app(lambda node: fs.flower.TrainedClient(model, loop))
@@ -178,9 +178,9 @@ def test_a_federation_is_not_told_the_last_lines(tmp_path, monkeypatch, capfd):
     told = str(caught.value)
     assert "round 1" in told
     records = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    assert "4711" not in told
-    assert not any(b"4711" in record for record in records)
-    assert "exit code 3: patient 4711 is ill" in capfd.readouterr().out
+    assert "number 4711" not in told
+    assert not any(b"number 4711" in record for record in records)  # digits alone may be a time's
+    assert "exit code 3: patient number 4711 is ill" in capfd.readouterr().out
 
 
 def test_a_command_that_a_signal_ends(tmp_path):
