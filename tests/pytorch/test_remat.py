@@ -1,4 +1,4 @@
-"""Repeated blocks of a module whose values the gradient computes again: which they are, and that no number changes."""
+"""Repeated blocks of a module, computed again for the gradient or compiled once: which they are, and equal numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from torch import nn  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
 from fedsolve.core.xla.products import with_half_products  # noqa: E402
+from fedsolve.pytorch.reference import fixed_draws  # noqa: E402
 from fedsolve.pytorch.translation.arrays import tensor_to_array  # noqa: E402
+from fedsolve.pytorch.translation.blocks import compiling_one_block  # noqa: E402
 from fedsolve.pytorch.translation.export import export_module  # noqa: E402
 from fedsolve.pytorch.translation.translate import Program  # noqa: E402
 
@@ -56,6 +58,42 @@ class Decoder(nn.Module):
         return self.output(x)
 
 
+class Collecting(Decoder):
+    """The outputs of all layers are used in the end."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        every = [self.embedding(tokens)]
+        for layer in self.layers:
+            every.append(layer(every[-1], self.mask))
+        return self.output(sum(every))
+
+
+class Pair(nn.Module):
+    """A layer of two outputs, which the next one takes in the other order."""
+
+    def __init__(self, bend: Any = torch.tanh) -> None:
+        super().__init__()
+        self.bend = bend
+        self.x, self.y = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.bend(self.y(y)) * x, y + self.x(x)
+
+
+class Pairs(nn.Module):
+    """Four layers of two outputs each, and a fifth that bends otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([*(Pair() for _ in range(4)), Pair(torch.relu)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        for layer in self.layers:
+            y, x = layer(x, y)
+        return x - 2 * y
+
+
 class Residual(nn.Module):
     """A block of a residual network; it writes statistics, and the first of a stage has another shape."""
 
@@ -79,6 +117,8 @@ def tokens() -> Any:
 MODULES: dict[str, tuple[Any, Any]] = {
     "decoder": (Decoder, tokens),
     "residual": (residual, lambda: torch.randn(7, 2, 4)),
+    "collecting": (Collecting, tokens),
+    "pairs": (Pairs, lambda: torch.randn(7, WIDTH)),
 }
 
 
@@ -112,7 +152,7 @@ def arguments(values: dict[str, Any], rows: int) -> tuple[Any, Any, Any]:
     return clients, {n: v for n, v in values.items() if n not in moves}, weights
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", ["decoder", "residual"])
 def test_same_numbers(name: str) -> None:
     """Values, buffers, gradients and draws are those of the program without blocks."""
     exported, x, values = made(name)
@@ -124,6 +164,29 @@ def test_same_numbers(name: str) -> None:
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("decoder", 3), ("pairs", 4), ("collecting", 0), ("residual", 0)]
+)
+def test_one_block_is_compiled(name: str, layers: int) -> None:
+    """One for all where each gives its outputs to the next one alone; weights may be held in a narrower type."""
+    exported, x, values = made(name)
+    with jax.enable_x64(True), fixed_draws():
+        given = arguments(values, len(x))
+        exact, of = jax.tree.map(lambda a: a.astype(np.float32).astype(a.dtype), given), None
+        for held, exact_to, inputs in ((np.float64, 1e-12, given), (np.float32, 1e-6, exact)):
+            of = slope(Program(exported, torch.float64), x)
+            expected = jax.jit(of)(*inputs)
+            with compiling_one_block(held):
+                traced = jax.jit(slope(Program(exported, torch.float64), x)).trace(*inputs)
+                found = traced.lower().compile()(*inputs)
+            loops = [e for e in traced.jaxpr.eqns if e.primitive.name == "scan"]
+            assert [e.params["length"] for e in loops] == ([layers] * 2 if layers else [])
+            narrow = any(v.aval.dtype == np.float32 for e in loops for v in e.invars)
+            assert narrow == (layers > 0 and held == np.float32)
+            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(a, b, rtol=exact_to, atol=exact_to)
 
 
 def stages() -> nn.Module:

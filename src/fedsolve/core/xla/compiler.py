@@ -46,11 +46,11 @@ def compiler_options(on_one_core: bool = False) -> dict[str, Any]:
     return dict(_known(tuple((name, value) for name, value in usual.items() if name not in given)))
 
 
-def quickest(is_large: bool = False) -> dict[str, Any]:
+def quickest(is_long: bool = False) -> dict[str, Any]:
     """Options for a program that runs once or twice. At level 0 it does not show what the compiler changes."""
     once = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
-    # XLA's emitters of fusions halve the time to compile a large program, and lengthen that of a small one
-    if jax.default_backend() == "cpu" and not is_large:
+    # XLA's emitters of fusions halve the time to compile a long program, and lengthen that of a short one
+    if jax.default_backend() == "cpu" and not is_long:
         once |= {"xla_cpu_use_fusion_emitters": False}
     return dict(_known(tuple(once.items())))
 

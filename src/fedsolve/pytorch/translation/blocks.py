@@ -1,4 +1,4 @@
-"""The repeated blocks of a program of `torch.export`, whose values the gradient computes again (rematerialisation).
+"""The repeated blocks of a program of `torch.export`: computed again for the gradient, or compiled once for all.
 
 A block is a child of an `nn.ModuleList` or an `nn.Sequential` that has several of one class, such as the layers of a
 decoder or of a ResNet. In the program it is a run of operations, with inputs from outside (its parameters, what the
@@ -8,7 +8,9 @@ block before it gives, what all blocks share) and outputs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 from jax import checkpoint_policies
 from torch import Tensor
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 Policy = Callable[..., bool]
 POLICIES: dict[str, Policy] = {
@@ -39,7 +42,7 @@ class Block:
     outputs: tuple[Node, ...]  # which the rest of the program uses
 
     def evaluate(self, env: dict[Node, Any], apply: Apply, policy: Policy | None) -> None:
-        # adds the outputs to `env`
+        # adds the outputs to `env`. policy: of the gradient, None if everything is kept
         sizes = {n: env[n] for n in self.inputs if not isinstance(env[n], jax.Array | np.ndarray)}
         arrays = {n.name: env[n] for n in self.inputs if n not in sizes}
 
@@ -49,10 +52,128 @@ class Block:
                 own[node] = apply(node, own)
             return [own[n] for n in self.outputs]
 
-        env.update(zip(self.outputs, _checkpoint(results, policy)(arrays), strict=True))
+        function = results if policy is None else _checkpoint(results, policy)
+        env.update(zip(self.outputs, function(arrays), strict=True))
+
+    def form(self) -> tuple[Any, ...]:
+        # equal for blocks that compute the same of their inputs, in order; with the places of the outputs
+        name = {n: f"input {i}" for i, n in enumerate(self.inputs)} | {
+            n: f"{i}" for i, n in enumerate(self.nodes)
+        }
+        types = [str(n.meta.get("val")) for n in self.inputs if not _has_tensors(n)]
+        own = [
+            (str(n.target), str(map_arg((n.args, n.kwargs), name.__getitem__)), _type(n.meta.get("val")))
+            for n in self.nodes
+        ]
+        return own, types, [_type(n.meta.get("val")) for n in self.inputs], [name[n] for n in self.outputs]
 
 
-def _checkpoint(function: Callable[[Any], Any], policy: Policy | None) -> Callable[[Any], Any]:
+_HELD: ContextVar[Any] = ContextVar("held", default=None)
+
+
+@contextmanager
+def compiling_one_block(held: Any) -> Iterator[None]:
+    """Inside, blocks of one form that follow one another are compiled once, their parameters stacked in a type.
+
+    For programs that run once or twice: parameters and their gradients are copied in each call.
+    """
+    token = _HELD.set(held)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+def held_type() -> Any:
+    # None outside of `compiling_one_block`
+    return _HELD.get()
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Blocks of one form, each of which gives its outputs to the next one alone."""
+
+    blocks: tuple[Block, ...]
+    carried: Mapping[int, int]  # place among a block's inputs -> among the outputs of the block before it
+    own: tuple[int, ...]  # places of the inputs that are other ones in each block, such as parameters
+
+    def evaluate(
+        self, env: dict[Node, Any], apply: Apply, policy: Policy | None, names: Mapping[Node, str], held: Any
+    ) -> None:
+        # names: of parameters and buffers, which are stacked in the type `held`
+        first, last = self.blocks[0], self.blocks[-1]
+        shared = {
+            n: env[n] for i, n in enumerate(first.inputs) if i not in self.carried and i not in self.own
+        }
+
+        def stacked(place: int) -> Any:
+            nodes = [block.inputs[place] for block in self.blocks]
+            values = [jnp.asarray(env[n]) for n in nodes]
+            if all(n in names for n in nodes) and jnp.issubdtype(values[0].dtype, jnp.floating):
+                values = [v.astype(held) for v in values]
+            return jnp.stack(values)
+
+        def step(carry: list[Any], own: list[Any]) -> tuple[list[Any], None]:
+            values = dict(shared)
+            for place, value in zip(self.carried, carry, strict=True):
+                values[first.inputs[place]] = value
+            for place, value in zip(self.own, own, strict=True):
+                values[first.inputs[place]] = value.astype(env[first.inputs[place]].dtype)
+            first.evaluate(values, apply, None)
+            return [jnp.asarray(values[first.outputs[output]]) for output in self.carried.values()], None
+
+        step = jax.checkpoint(step, policy=policy or checkpoint_policies.dots_saveable, prevent_cse=False)
+        start = [jnp.asarray(env[first.inputs[place]]) for place in self.carried]
+        ends, _ = jax.lax.scan(step, start, [stacked(place) for place in self.own])
+        env.update((last.outputs[o], end) for o, end in zip(self.carried.values(), ends, strict=True))
+
+
+_FEWEST = 3  # blocks of a chain
+
+
+def chained(steps: Sequence[Node | Block]) -> list[Node | Block | Chain]:
+    # the steps, with blocks of one form in one chain where they are one after another
+    found: list[Node | Block | Chain] = []
+    run: list[Block] = []
+    for step in (*steps, None):
+        if run and isinstance(step, Block) and _follows(run, step):
+            run.append(step)
+            continue
+        chain = _chain(run) if len(run) >= _FEWEST else None
+        found += run if chain is None else [chain]
+        run = [step] if isinstance(step, Block) else []
+        if isinstance(step, Node):
+            found.append(step)
+    return found
+
+
+def _follows(run: Sequence[Block], block: Block) -> bool:
+    before = run[-1]
+    inside = {*before.nodes, *block.nodes}
+    return (
+        block.form() == before.form()
+        and all(output in block.inputs and inside.issuperset(output.users) for output in before.outputs)
+        and (len(run) == 1 or _carried(before, block) == _carried(run[-2], before))
+    )
+
+
+def _carried(before: Block, block: Block) -> dict[int, int]:
+    places = {n: i for i, n in enumerate(before.outputs)}
+    return {i: places[n] for i, n in enumerate(block.inputs) if n in places}
+
+
+def _chain(run: Sequence[Block]) -> Chain | None:
+    # None if a size is another one in each block
+    carried, first = _carried(run[0], run[1]), run[0]
+    own = tuple(
+        i
+        for i, n in enumerate(first.inputs)
+        if i not in carried and any(block.inputs[i] is not n for block in run)
+    )
+    return Chain(tuple(run), carried, own) if all(_has_tensors(first.inputs[i]) for i in own) else None
+
+
+def _checkpoint(function: Callable[[Any], Any], policy: Policy) -> Callable[[Any], Any]:
     # `jax.checkpoint`, which XLA on a CPU undoes (JAX 0.10.2): it computes all blocks again at once, before the
     # gradient of the last one is there, and holds what was to be saved. In a branch, of which it does not know that
     # it is always taken, a block's recomputation and its gradient are one operation (benchmarks/FINDINGS.md)

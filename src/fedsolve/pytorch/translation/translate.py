@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from torch.fx.node import map_arg
 from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.shapes import fits_a_mask
 from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
-from fedsolve.pytorch.translation.blocks import POLICIES, steps_of
+from fedsolve.pytorch.translation.blocks import POLICIES, Block, Chain, chained, held_type, steps_of
 from fedsolve.pytorch.translation.export import LARGEST, computes_in_64_bits, exceeds_32_bits
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
 
@@ -143,14 +144,11 @@ class Program:
         )
         self.digest = self._digest()
         self._policy = POLICIES[remat] if remat else None
-        self._steps: list[Any] = [
-            n for n in self._graph.nodes if n.op == "call_function" and not _is_check(n)
-        ]
-        if remat is not None:
-            pairs = zip(self._places, self._sources, strict=True)
-            names = {n: name for n, (kind, name) in pairs if kind == "named"}
-            self._steps = steps_of(self._graph, self._steps, names)
-        self.blocks = [step for step in self._steps if not isinstance(step, Node)]
+        pairs = zip(self._places, self._sources, strict=True)
+        self._named = {n: name for n, (kind, name) in pairs if kind == "named"}
+        self._operations = [n for n in self._graph.nodes if n.op == "call_function" and not _is_check(n)]
+        self._steps = self._operations if remat is None else self._in_blocks
+        self.blocks = [step for step in self._steps if isinstance(step, Block)]
 
     def __call__(
         self,
@@ -187,12 +185,19 @@ class Program:
                 )
                 return _apply(node, args, _filled(node.kwargs, env), own, weights)
 
-            for step in self._steps:
+            held = held_type()
+            for step in self._steps if held is None else chained(self._in_blocks):
                 if isinstance(step, Node):
                     env[step] = apply(step, env)
+                elif isinstance(step, Chain):
+                    step.evaluate(env, apply, self._policy, self._named, held)
                 else:
                     step.evaluate(env, apply, self._policy)
             return self._split(_filled(self._graph.output_node().args[0], env))
+
+    @cached_property
+    def _in_blocks(self) -> Sequence[Node | Block]:
+        return steps_of(self._graph, self._operations, self._named)
 
     def _value(self, kind: str, name: str, values: Mapping[str, Any], run: Any) -> Any:
         if kind == "named":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them 
 _LEAST_OF_LARGE, _MOST_OF_LARGE, _PADDING_OF_LARGE = 6, 8, 2
 # integers of an example, beyond which it is a text with a loss at each of them; rows of such texts
 _LONG, _OF_LONG = 16, 4
+_LONG_PROGRAM = 4_000  # lines, from which on XLA's emitters of fusions compile it sooner
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
 # of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
@@ -135,6 +137,11 @@ class Agreement:
 
         with jax.enable_x64(True):
             return jax_dtype(self.dtype)
+
+    @property
+    def held(self) -> Any:
+        """The type in which a large module's parameters and their gradients are held: float32 for narrower ones."""
+        return jnp.promote_types(jnp.float32, jnp.result_type(*self.start.params.values()))
 
     def results(self, point: Point) -> Results:
         from fedsolve.pytorch.translation.arrays import memory_returned
@@ -297,6 +304,7 @@ def of_translated(
     # of functions that compile, in the type of what they are compared with: one program for all points. Frozen
     # parameters are arguments of it: as constants they were in memory several times while it was compiled
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
+    from fedsolve.pytorch.translation.blocks import compiling_one_block
 
     programs: dict[int, Any] = {}  # by the number of rows
     dtype = like.type
@@ -320,8 +328,11 @@ def of_translated(
             given = jax.device_put((own, dict(frozen), *_floats(others, dtype)))
             rows = len(point.counts)
             if rows not in programs:
-                lowered = jax.jit(_all_of(functions, dtype, like.is_large)).lower(*given)
-                programs[rows] = lowered.compile(compiler_options=quickest(like.is_large))
+                one_block = compiling_one_block(like.held) if like.is_large else nullcontext()
+                with one_block:
+                    lowered = jax.jit(_all_of(functions, dtype, like.is_large)).lower(*given)
+                is_long = lowered.as_text().count("\n") > _LONG_PROGRAM
+                programs[rows] = lowered.compile(compiler_options=quickest(is_long))
                 if like.is_large:
                     return_memory()
             (loss, after), slope, each = jax.device_get(programs[rows](*given))
