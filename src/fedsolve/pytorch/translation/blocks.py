@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from fedsolve.pytorch.translation.channels_last import plain
+
 Policy = Callable[..., bool]
 POLICIES: dict[str, Policy] = {
     "blocks": checkpoint_policies.nothing_saveable,
@@ -43,14 +45,15 @@ class Block:
 
     def evaluate(self, env: dict[Node, Any], apply: Apply, policy: Policy | None) -> None:
         # adds the outputs to `env`. policy: of the gradient, None if everything is kept
-        sizes = {n: env[n] for n in self.inputs if not isinstance(env[n], jax.Array | np.ndarray)}
-        arrays = {n.name: env[n] for n in self.inputs if n not in sizes}
+        values = {n: plain(env[n]) for n in self.inputs}
+        sizes = {n: v for n, v in values.items() if not isinstance(v, jax.Array | np.ndarray)}
+        arrays = {n.name: v for n, v in values.items() if n not in sizes}
 
         def results(given: Mapping[str, Any]) -> list[Any]:
             own = {n: sizes[n] if n in sizes else given[n.name] for n in self.inputs}
             for node in self.nodes:
                 own[node] = apply(node, own)
-            return [own[n] for n in self.outputs]
+            return [plain(own[n]) for n in self.outputs]
 
         function = results if policy is None else _checkpoint(results, policy)
         env.update(zip(self.outputs, function(arrays), strict=True))
@@ -108,7 +111,7 @@ class Chain:
 
         def stacked(place: int) -> Any:
             nodes = [block.inputs[place] for block in self.blocks]
-            values = [jnp.asarray(env[n]) for n in nodes]
+            values = [jnp.asarray(plain(env[n])) for n in nodes]
             if all(n in names for n in nodes) and jnp.issubdtype(values[0].dtype, jnp.floating):
                 values = [v.astype(held) for v in values]
             return jnp.stack(values)
@@ -118,12 +121,12 @@ class Chain:
             for place, value in zip(self.carried, carry, strict=True):
                 values[first.inputs[place]] = value
             for place, value in zip(self.own, own, strict=True):
-                values[first.inputs[place]] = value.astype(env[first.inputs[place]].dtype)
+                values[first.inputs[place]] = value.astype(plain(env[first.inputs[place]]).dtype)
             first.evaluate(values, apply, None)
             return [jnp.asarray(values[first.outputs[output]]) for output in self.carried.values()], None
 
         step = jax.checkpoint(step, policy=policy or checkpoint_policies.dots_saveable, prevent_cse=False)
-        start = [jnp.asarray(env[first.inputs[place]]) for place in self.carried]
+        start = [jnp.asarray(plain(env[first.inputs[place]])) for place in self.carried]
         ends, _ = jax.lax.scan(step, start, [stacked(place) for place in self.own])
         env.update((last.outputs[o], end) for o, end in zip(self.carried.values(), ends, strict=True))
 

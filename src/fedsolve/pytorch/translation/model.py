@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -16,7 +17,7 @@ from jaxtyping import Array
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, check_weights, trainable
+from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, check_weights, is_large, trainable
 from fedsolve.pytorch.translation.export import LARGEST, exceeds_32_bits, export_module, is_same_in_both_modes
 from fedsolve.pytorch.translation.registry import NotTranslatable, why_not_exported
 from fedsolve.pytorch.translation.translate import Program
@@ -45,12 +46,15 @@ class Model:
         # shared weights
         self._first = {name: first.setdefault(id(t), name) for name, t in everything.items()}
         exported = _exported(module, (x,), True)
-        self._training = self._evaluation = Program(exported, self.dtype, remat, largest)
+        program = partial(
+            Program, dtype=self.dtype, remat=remat, largest=largest, channels_last=is_large(module)
+        )
+        self._training = self._evaluation = program(exported)
         if not is_same_in_both_modes(module, x):
             evaluated = _exported(module, (x,), False)
             if _form(exported) != _form(evaluated):
                 raise NotTranslatable("its outputs have another structure in training than in evaluation")
-            self._evaluation = Program(evaluated, self.dtype, remat, largest)
+            self._evaluation = program(evaluated)
         if remat is not None and not (self._training.blocks and self._evaluation.blocks):
             raise InvalidInput(
                 f"remat = {remat!r}: {type(module).__name__} has no blocks, several children of one class in an "

@@ -22,6 +22,7 @@ from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.shapes import fits_a_mask
 from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
 from fedsolve.pytorch.translation.blocks import POLICIES, Block, Chain, chained, held_type, steps_of
+from fedsolve.pytorch.translation.channels_last import plain, with_channels_last
 from fedsolve.pytorch.translation.export import LARGEST, computes_in_64_bits, exceeds_32_bits
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
 
@@ -108,7 +109,8 @@ class Program:
     buffers by `names`, and writes the buffers `written`. `mixing`: padding would count without weights (BatchNorm in
     training); `wide`: it computes in 64 bits what a run in float32 has in 32; `digest` is a short name of what it
     does, the same in every process. `remat`: what a gradient keeps of the repeated `blocks` (`blocks.POLICIES`), None
-    for everything. `largest`: of the size of integers among the inputs.
+    for everything. `largest`: of the size of integers among the inputs. `channels_last`: so are pictures between
+    convolutions.
     """
 
     def __init__(
@@ -117,8 +119,9 @@ class Program:
         dtype: torch.dtype,
         remat: str | None = None,
         largest: float = LARGEST,
+        channels_last: bool = False,
     ) -> None:
-        self._dtype, self._graph = dtype, exported.graph
+        self._dtype, self._graph, self._channels_last = dtype, exported.graph, channels_last
         self._constants: dict[str, np.ndarray] = {}
         self._sources: list[tuple[str, str]] = []
         tensors: Mapping[str, Any] = exported.constants
@@ -178,12 +181,18 @@ class Program:
                 if counts is not None:
                     counts.see(node)
                     args = counts.in_place(node, args)
+                options = _filled(node.kwargs, env)
+                if self._channels_last:
+                    value = with_channels_last(name_of(node), args, options)
+                    if value is not None:
+                        return value
+                    args, options = plain((args, options))
                 own = (
                     None
                     if key is None or not _is_random(node)
                     else jax.random.fold_in(key, self._number[node])
                 )
-                return _apply(node, args, _filled(node.kwargs, env), own, weights)
+                return _apply(node, args, options, own, weights)
 
             held = held_type()
             for step in self._steps if held is None else chained(self._in_blocks):
@@ -193,7 +202,7 @@ class Program:
                     step.evaluate(env, apply, self._policy, self._named, held)
                 else:
                     step.evaluate(env, apply, self._policy)
-            return self._split(_filled(self._graph.output_node().args[0], env))
+            return self._split(plain(_filled(self._graph.output_node().args[0], env)))
 
     @cached_property
     def _in_blocks(self) -> Sequence[Node | Block]:
