@@ -15,8 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.adapters import product, save_adapter  # noqa: E402
-from fedsolve.pytorch.language_models import TextModule, tells_texts_apart  # noqa: E402
+from fedsolve.pytorch.language_models import TextModule, product, save_adapter, tells_texts_apart  # noqa: E402  # noqa: E402
 from fedsolve.tasks.torch_modules.token_rows import IGNORED, Reader, masked, packed  # noqa: E402
 
 VOCABULARY = 13

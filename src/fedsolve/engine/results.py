@@ -163,7 +163,7 @@ class Result(Records):
             InvalidInput: no matrix changed by a product smaller than itself, as after "stack"; an embedding changed
                 that is the output's matrix too; the task came from no module.
         """
-        from fedsolve.pytorch.adapters import save_adapter
+        from fedsolve.pytorch.language_models import save_adapter
 
         path, after, how = check_path("folder", folder), self.module(client), cast(Inference, self.inference)
         before = cast(Any, how.to_module).args[0]  # `trained_copy` of the initial module
