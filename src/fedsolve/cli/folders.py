@@ -43,10 +43,8 @@ FLOWER = "flower"
 
 @contextlib.contextmanager
 def new_run_folder(request: Request, config: Config, stem: str, what: str = "") -> Iterator[Path]:
-    """The folder of a run, new or resumed, with its configuration; as it was found if the run is refused.
-
-    `stem` is the name of a new folder in `runs`, without its number; `what` is begun, in words that are printed.
-    """
+    """The folder of a run, new or resumed, with its configuration; as it was found if the run is refused."""
+    # `stem` is the name of a new folder in `runs`, without its number; `what` is begun, in words that are printed.
     folder = request.resume or new_folder(request.out, stem, command_of(config))
     with restore_on_error(folder, fresh=request.out is None and request.resume is None):
         with locked(folder):
@@ -80,11 +78,9 @@ def _next_folder(base: Path, stem: str) -> Path:
 
 @contextlib.contextmanager
 def restore_on_error(folder: Path, fresh: bool = False) -> Iterator[None]:
-    """Leave a folder as it was found if what is begun in it fails before anything ran that could be resumed.
-
-    Much is refused only when the engine prepares a run in its folder, such as a loss that raises. A folder that is
-    `fresh`, made for this run, or that does not exist yet, goes as well.
-    """
+    """Leave a folder as it was found if what is begun in it fails before anything ran that could be resumed."""
+    # Much is refused only when the engine prepares a run in its folder, such as a loss that raises. A folder that is
+    # `fresh`, made for this run, or that does not exist yet, goes as well.
     fresh = fresh or not folder.exists()
     before, ran = set(folder.rglob("*")), _records(folder)
     files = [path for path in before if path.name == CONFIG and not path.is_symlink()]

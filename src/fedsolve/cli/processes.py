@@ -61,10 +61,8 @@ def is_started() -> bool:
 
 
 def spread(config: Any, processes: int, resumed: bool) -> Any:
-    """A configuration of a run whose devices are those of so many processes: one each where it does not say.
-
-    So too where a run that is `resumed` had devices that they cannot share.
-    """
+    """A configuration of a run whose devices are those of so many processes: one each where it does not say."""
+    # So too where a run that is `resumed` had devices that they cannot share.
     devices = config.run.devices or processes
     if devices % processes and resumed:
         devices = processes
@@ -81,10 +79,8 @@ def spread(config: Any, processes: int, resumed: bool) -> Any:
 
 
 def join(seconds: float = _SECONDS) -> None:
-    """Meet the other processes; nothing where this one was started alone. Before JAX has started.
-
-    The process ends with a line where not all of them have come after so many seconds.
-    """
+    """Meet the other processes; nothing where this one was started alone. Before JAX has started."""
+    # The process ends with a line where not all of them have come after so many seconds.
     global _joined
     if not is_started():
         return

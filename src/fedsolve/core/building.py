@@ -184,11 +184,9 @@ def checked(
     static: bool = False,
     later: bool = False,
 ) -> Any:
-    """A field whose value is passed through `check` when its module is built, under `name` if not its own.
-
-    A field that a subclass declares anew without a check keeps the one that it had. For `static` see
-    `fedsolve.core.types.static`, for `later` see `ADDED_LATER`.
-    """
+    """A field whose value is passed through `check` when its module is built, under `name` if not its own."""
+    # A field that a subclass declares anew without a check keeps the one that it had. For `static` see
+    # `fedsolve.core.types.static`, for `later` see `ADDED_LATER`.
     # by keyword alone, here and below: that is how type checkers know that a field has a default
     metadata = {"check": check, "name": name, "static": static} | (ADDED_LATER if later else {})
     return dataclasses.field(default=default, metadata=metadata)

@@ -51,11 +51,9 @@ def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
 
 
 def reduced(by: str, claim: MessageBounds | None = None, *, logged: bool = False) -> Any:
-    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|), `max` or `sum`.
-
-    `sum` is of integers, modulo the size of their type. A maximum that is `logged` alone may be replaced by a mean.
-    `claim` is what a server may check of it: see `bounded`.
-    """
+    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|), `max` or `sum`."""
+    # `sum` is of integers, modulo the size of their type. A maximum that is `logged` alone may be replaced by a mean.
+    # `claim` is what a server may check of it: see `bounded`.
     if by not in _REDUCTIONS:
         raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
     return dataclasses.field(metadata={"reduce": by, "claim": claim, "logged": logged})

@@ -217,11 +217,9 @@ def _has_left(name: str, why: str) -> Unavailable:
 
 
 def answer_questions(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> None:
-    """Statistics of the clients' columns, or a model or a curve over their rows, into the run's folder.
-
-    Clients of a sum compare the configuration of Flower's run, `run_config`. `Unavailable` if too few clients take
-    part, or one leaves in the middle; `InvalidInput` if there is no finite estimate, or a column cannot be used.
-    """
+    """Statistics of the clients' columns, or a model or a curve over their rows, into the run's folder."""
+    # Clients of a sum compare the configuration of Flower's run, `run_config`. `Unavailable` if too few clients take
+    # part, or one leaves in the middle; `InvalidInput` if there is no finite estimate, or a column cannot be used.
     folder = Path(settings.out)
     with job_folder(folder), watched_engine(grid):
         if job.name == STATISTICS:

@@ -109,12 +109,10 @@ class BufferedCollector(ReplyCollector):
         self._failed: set[int] = set()  # since the last update: the same order would fail again
 
     def fill(self, replies: Replies[Accepted]) -> None:
-        """Send orders and take replies until the buffer is full; `Unavailable` if nobody is at work for too long.
-
-        Before each look clients are asked until enough are at work, drawn uniformly among the connected ones without an
-        order or a reply in the buffer. A client that fails is asked again after the next update, or when nobody else is
-        left, as often as `repeats` says.
-        """
+        """Send orders and take replies until the buffer is full; `Unavailable` if nobody is at work for too long."""
+        # Before each look clients are asked until enough are at work, drawn uniformly among the connected ones
+        # without an order or a reply in the buffer. A client that fails is asked again after the next update, or when
+        # nobody else is left, as often as `repeats` says.
         self._failed.clear()
         for orders in self._orders.values():
             orders.replies = replies

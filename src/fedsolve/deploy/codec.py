@@ -35,11 +35,9 @@ class Refused(InvalidInput):
 def refusal(
     error: Exception, who: str = "", folder: str = "", client: int | None = None, hides: bool = False
 ) -> RecordDict:
-    """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
-
-    No cell of the client's table is told. Of the paths in it files are named and no folders, such as that of the node.
-    With `hides` a reason that may depend on the client's data is not told: the same words stand for all.
-    """
+    """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone."""
+    # No cell of the client's table is told. Of the paths in it files are named and no folders, such as that of the
+    # node. With `hides` a reason that may depend on the client's data is not told: the same words stand for all.
     why = f"{type(error).__name__}, see the node's log"
     if hides and not (isinstance(error, ProtocolError) or getattr(error, "about_request", False)):
         why = "this client does not answer"

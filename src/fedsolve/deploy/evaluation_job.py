@@ -172,11 +172,9 @@ def _write(folder: Path, history: History, coordinator: Coordinator) -> None:
 
 
 def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, int]:
-    """A coordinator that has the saved model, and how many rounds it was trained for, 0 where no file says so.
-
-    The path is the folder of a run on a federation, whose clients' personal models are then measured too, or that of a
-    simulation, or a model's file. Nothing is written: the folder may be that of a run that goes on.
-    """
+    """A coordinator that has the saved model, and how many rounds it was trained for, 0 where no file says so."""
+    # The path is the folder of a run on a federation, whose clients' personal models are then measured too, or that
+    # of a simulation, or a model's file. Nothing is written: the folder may be that of a run that goes on.
     if not path.exists():
         raise InvalidInput(
             f"model = {str(path)!r}: there is no such file or folder where the server app runs"

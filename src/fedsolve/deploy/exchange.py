@@ -37,11 +37,10 @@ _STOPPED = "An exception occur"  # how the engine's own log begins what ended it
 
 
 class Mailbox:
-    """Messages that were sent on a grid, and their answers.
+    """Messages that were sent on a grid, and their answers."""
 
-    Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer. In
-    `late` is what has come, since it was last emptied, from nodes that were no longer waited for.
-    """
+    # Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer. In
+    # `late` is what has come, since it was last emptied, from nodes that were no longer waited for.
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -67,10 +66,8 @@ class Mailbox:
         return [node for node in messages if not sent.get(node)]
 
     def collect(self) -> Iterator[tuple[int, RecordDict | str]]:
-        """The answers that have come since: what a node said, or in words why there is none.
-
-        Each is fetched when it is asked for, so that no more than one need be in memory.
-        """
+        """The answers that have come since: what a node said, or in words why there is none."""
+        # Each is fetched when it is asked for, so that no more than one need be in memory.
         check_engine()
         now = time.monotonic()
         # Those that are given up are looked for a while longer: they show that their client is alive.
@@ -151,11 +148,9 @@ def ask(
     seconds: float,
     take: Callable[[int, RecordDict], bool],
 ) -> dict[int, str]:
-    """Send each node a record, and give `take` what it answers, until it says that this is enough.
-
-    It raises `InvalidInput` where an answer does not count. The result is why, by node; of those not waited for any
-    more nothing is said. Each node needs a record of its own: Flower may keep what it is given.
-    """
+    """Send each node a record, and give `take` what it answers, until it says that this is enough."""
+    # It raises `InvalidInput` where an answer does not count. The result is why, by node; of those not waited for any
+    # more nothing is said. Each node needs a record of its own: Flower may keep what it is given.
     mailbox, left, is_enough = Mailbox(grid), countdown(seconds), False
     failed = dict.fromkeys(mailbox.send(records, kind, seconds + MARGIN), "the request could not be sent")
 

@@ -27,10 +27,8 @@ def all_finite(tree: Any) -> bool:
 
 
 def stays_finite(before: Any, after: Any) -> bool:
-    """Whether everything that was finite in one server state is finite in the next.
-
-    What is only reported may be infinite, as epsilon without noise is, but not NaN.
-    """
+    """Whether everything that was finite in one server state is finite in the next."""
+    # What is only reported may be infinite, as epsilon without noise is, but not NaN.
     pairs = zip(jax.tree.leaves(_unreported(before)), jax.tree.leaves(_unreported(after)), strict=True)
     return all((np.isfinite(new) | ~np.isfinite(old)).all() for old, new in pairs) and not any(
         np.isnan(value).any() for value, _ in reports(after).values()

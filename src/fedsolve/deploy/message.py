@@ -234,11 +234,9 @@ class ProtocolReply(Payload):
 
 
 def request_digest(request: Request, run_config: Mapping[str, Any], *more: bytes) -> bytes:
-    """SHA-256 of a request, and of Flower's run configuration, without the fields that differ by client by design.
-
-    These are the client's number, the last round in which its update was used, which says from which of its own states
-    it goes on, whether the first broadcast comes along, and its masks.
-    """
+    """SHA-256 of a request, and of Flower's run configuration, without the fields that differ by client by design."""
+    # These are the client's number, the last round in which its update was used, which says from which of its own
+    # states it goes on, whether the first broadcast comes along, and its masks.
     digest = hashlib.sha256(b"fedsolve request 1")
 
     def add(name: str, *parts: Any) -> None:

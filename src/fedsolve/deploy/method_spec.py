@@ -169,10 +169,8 @@ def classes() -> Mapping[str, type]:
 
 
 def check_fields(cls: type, given: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` unless the values for a class are of the kinds that its fields are annotated with.
-
-    Of a class of the client's own, whose annotations may say anything, those that are known are checked.
-    """
+    """Raise `InvalidInput` unless the values for a class are of the kinds that its fields are annotated with."""
+    # Of a class of the client's own, whose annotations may say anything, those that are known are checked.
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     kinds, ours = kinds_of(cls), cls in classes().values()
     for name, value in given.items():

@@ -45,10 +45,9 @@ def key_digest(node: NodeInfo) -> str:
 
 
 class NodeBindings:
-    """Client numbers and the nodes that they are bound to, of one experiment, in a file that outlives the server.
+    """Client numbers and the nodes that they are bound to, of one experiment, in a file that outlives the server."""
 
-    Bindings of another experiment in it are ignored.
-    """
+    # Bindings of another experiment in it are ignored.
 
     def __init__(self, path: Path, experiment: str) -> None:
         self._path, self._experiment = path, experiment
@@ -199,11 +198,9 @@ class ClientRegistry:
         }
 
     def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
-        """Wait for these clients, or for so many, until the deadline; then return who is connected.
-
-        Clients that were refused are not waited for: the wait ends once only they are missing, or once too few would
-        be left of them all and every other node has answered, or had 30 seconds to.
-        """
+        """Wait for these clients, or for so many, until the deadline; then return who is connected."""
+        # Clients that were refused are not waited for: the wait ends once only they are missing, or once too few
+        # would be left of them all and every other node has answered, or had 30 seconds to.
         connected: dict[int, int] = {}
         others_left: Callable[[], float] | None = None
         for look, _ in enumerate(polls(countdown(seconds))):
@@ -224,11 +221,9 @@ class ClientRegistry:
         return connected
 
     def wait_for_quorum(self, quorum: int, seconds: float) -> None:
-        """Wait for a quorum before the first round.
-
-        `Unavailable`, with who is missing, who was refused and why, if there are too few at the deadline, or too few
-        would be left without those that were refused.
-        """
+        """Wait for a quorum before the first round."""
+        # `Unavailable`, with who is missing, who was refused and why, if there are too few at the deadline, or too
+        # few would be left without those that were refused.
         connected = self.wait(quorum, seconds)
         if len(connected) >= quorum:
             return

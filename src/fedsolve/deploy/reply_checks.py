@@ -75,12 +75,10 @@ def check_message(
 
 
 def check_claims(message: Any, delta: Any = None) -> None:
-    """Raise `InvalidInput` if a number of a message is not what its field says that it must be (`MessageBounds`).
-
-    What a number is of the client update is computed here and compared: rounding may differ, a false claim does not
-    pass, unless the update is compressed. `delta` is the client update that the message is sent with, if it has none
-    itself.
-    """
+    """Raise `InvalidInput` if a number of a message is not what its field says that it must be (`MessageBounds`)."""
+    # What a number is of the client update is computed here and compared: rounding may differ, a false claim does not
+    # pass, unless the update is compressed. `delta` is the client update that the message is sent with, if it has
+    # none itself.
     if not is_module(message):
         for part in jax.tree.leaves(message, is_leaf=is_module):
             if is_module(part):
@@ -205,10 +203,8 @@ def check_train_reply(reply: TrainReply, experiment: str, round: int, client: in
 
 
 def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest, declared: int | None = None) -> None:
-    """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed.
-
-    `declared` are the training examples by which it counts in training; None if it never said.
-    """
+    """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed."""
+    # `declared` are the training examples by which it counts in training; None if it never said.
     check_addressed(reply, request.experiment, request.round, request.client)
     if reply.steps != request.steps:
         raise InvalidInput(f"it is of {sanitize(reply.steps)} steps, not of {request.steps}")

@@ -114,10 +114,8 @@ def settings(
 
 
 def layer_settings(module: Any) -> dict[str, np.ndarray]:
-    """The kind and the settings of each layer of a PyTorch module that PyTorch itself defines.
-
-    A user's own class may be called otherwise at another site, and its attributes be counters or places of files.
-    """
+    """The kind and the settings of each layer of a PyTorch module that PyTorch itself defines."""
+    # A user's own class may be called otherwise at another site, and its attributes be counters or places of files.
     found = {}
     for path, layer in module.named_modules():
         if type(layer).__module__.startswith("torch.nn."):

@@ -390,11 +390,9 @@ def ask_clients(
     kind_and_read: tuple[type[Any], Callable[[int, Any], T]],
     nodes: Sequence[int] = (),
 ) -> tuple[dict[int, tuple[int, T]], list[str]]:
-    """Of each client that replies, by number, its node and what its reply says, and why others' do not count.
-
-    `kind_and_read` are the class of a reply, and (node, reply) -> what it says. All nodes are asked unless `nodes` are
-    given, once enough are connected (`Unavailable`).
-    """
+    """Of each client that replies, by number, its node and what its reply says, and why others' do not count."""
+    # `kind_and_read` are the class of a reply, and (node, reply) -> what it says. All nodes are asked unless `nodes`
+    # are given, once enough are connected (`Unavailable`).
     (kind, read), population, replies = kind_and_read, settings.population, dict[int, tuple[int, T]]()
 
     def take(node: int, answer: RecordDict) -> bool:

@@ -27,10 +27,9 @@ _MOVED = (
 
 
 class Checkpoints:
-    """The checkpoint of one run, or nothing where no folder was given.
+    """The checkpoint of one run, or nothing where no folder was given."""
 
-    Of several processes the first one writes it, and all read it to go on.
-    """
+    # Of several processes the first one writes it, and all read it to go on.
 
     def __init__(
         self,

@@ -259,10 +259,8 @@ def _program(named: Any) -> str:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """What an object is made of: the fields of a dataclass, else its public attributes.
-
-    A field that came later (`ADDED_LATER`) counts where it is not at its default: older records have none.
-    """
+    """What an object is made of: the fields of a dataclass, else its public attributes."""
+    # A field that came later (`ADDED_LATER`) counts where it is not at its default: older records have none.
     if is_dataclass(value):
         given = {f: getattr(value, f.name, None) for f in fields(value)}
         return {f.name: x for f, x in given.items() if not is_default_of_added_field(f, x)}

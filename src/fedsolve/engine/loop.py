@@ -54,10 +54,9 @@ _listening = False
 
 
 class CompileClock:
-    """Counts what is compiled while it is entered, by its thread and those given its context; `seconds` so far.
+    """Counts what is compiled while it is entered, by its thread and those given its context; `seconds` so far."""
 
-    Tracing one function reports the functions inside it too: a report covers those that began after it.
-    """
+    # Tracing one function reports the functions inside it too: a report covers those that began after it.
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []  # begin and length, none inside another

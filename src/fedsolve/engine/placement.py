@@ -43,10 +43,9 @@ from fedsolve.engine.streaming import Population, Stream, place_clients
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceData:
-    """A run's method (with buffers around it where the task has some), model and clients, in the run's type.
+    """A run's method (with buffers around it where the task has some), model and clients, in the run's type."""
 
-    A few `clients` lie on the device where the `population` is streamed; `state_bytes` are of a client's own state.
-    """
+    # A few `clients` lie on the device where the `population` is streamed; `state_bytes` are of a client's own state.
 
     algorithm: Algorithm
     sampling: Sampling
@@ -91,11 +90,10 @@ LONGEST_CALL = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run's rounds are.
+    """What a run's rounds are."""
 
-    The method has the last broadcasts around it where clients are late; `timed` is what the clock of the run's fleet
-    makes of it, and `stream` reads the clients that come next: each None where there is none.
-    """
+    # The method has the last broadcasts around it where clients are late; `timed` is what the clock of the run's
+    # fleet makes of it, and `stream` reads the clients that come next: each None where there is none.
 
     algorithm: Algorithm
     sampling: Sampling
@@ -186,10 +184,9 @@ def _state_sharding(program: Program, placed: DeviceData, sampling: Sampling) ->
 
 @dataclass(frozen=True)
 class Budget:
-    """Memory of a run: what it needs beside the `examples` that are on the first device already, in bytes.
+    """Memory of a run: what it needs beside the `examples` that are on the first device already, in bytes."""
 
-    The states of `slots` clients lie on the devices; the remark is '' if it is little.
-    """
+    # The states of `slots` clients lie on the devices; the remark is '' if it is little.
 
     needs: tuple[Need, ...]
     examples: int

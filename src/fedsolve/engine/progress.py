@@ -25,12 +25,11 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, or of several seeds the first of those that have not ended, or all trials of a sweep.
+    """Where a run stands, or of several seeds the first of those that have not ended, or all trials of a sweep."""
 
-    Of a sweep, rounds are sums over its trials (those that diverged or stopped count as done), there are no metrics,
-    and `diverged` counts the trials that have; `by_seed` has the rounds that each of several seeds has done; `remark`
-    says more, such as a federation's replies.
-    """
+    # Of a sweep, rounds are sums over its trials (those that diverged or stopped count as done), there are no
+    # metrics, and `diverged` counts the trials that have; `by_seed` has the rounds that each of several seeds has
+    # done; `remark` says more, such as a federation's replies.
 
     label: str
     round: int
@@ -180,11 +179,9 @@ class NotebookBar(Display):
 
 @contextlib.contextmanager
 def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
-    """What is called with the progress of a run, if anything, as a user asked for it.
-
-    None is for what suits where standard error goes, True to show it anywhere, False for nothing; or it is a
-    function. The run has the label until its first progress tells one.
-    """
+    """What is called with the progress of a run, if anything, as a user asked for it."""
+    # None is for what suits where standard error goes, True to show it anywhere, False for nothing; or it is a
+    # function. The run has the label until its first progress tells one.
     if callable(progress):
         yield cast(Callable[[Any], None], progress)
         return
@@ -200,10 +197,8 @@ def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | N
 
 
 def _display(asked: bool) -> Display | None:
-    """A bar in a notebook, a line in a terminal; where nobody watches, lines if they were asked for.
-
-    tqdm's TQDM_DISABLE in the environment silences what was not asked for.
-    """
+    """A bar in a notebook, a line in a terminal; where nobody watches, lines if they were asked for."""
+    # tqdm's TQDM_DISABLE in the environment silences what was not asked for.
     if os.environ.get("TQDM_DISABLE") and not asked:
         return None
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

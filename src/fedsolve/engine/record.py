@@ -34,11 +34,10 @@ from fedsolve.results.history import History
 
 @dataclass(frozen=True)
 class EvaluationSetup:
-    """The evaluations of a run, and what follows from them.
+    """The evaluations of a run, and what follows from them."""
 
-    `reacting`: whether a rate does; `deciding` are the callbacks that may end the run, in words, and `others` those
-    that never do, but trackers.
-    """
+    # `reacting`: whether a rate does; `deciding` are the callbacks that may end the run, in words, and `others` those
+    # that never do, but trackers.
 
     eval_every: int
     reacting: bool
@@ -131,11 +130,10 @@ class Rows:
 
 
 class Recorder:
-    """Rows of evaluations and of rounds; turns into a `History` at the end.
+    """Rows of evaluations and of rounds; turns into a `History` at the end."""
 
-    Counts of rounds are summed as they come (`sums` of all so far, `totals` at each evaluation), so that no total
-    depends on which rounds have a row.
-    """
+    # Counts of rounds are summed as they come (`sums` of all so far, `totals` at each evaluation), so that no total
+    # depends on which rounds have a row.
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -39,10 +39,10 @@ _ON_ONE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRun:
-    """What a run is asked for: method and sampling as the user built them, options with every default filled in.
+    """What a run is asked for: method and sampling as the user built them, options with every default filled in."""
 
-    The run is on the clock of `fleet`, None for none; `work` is that of all clients together, `steps` those of each.
-    """
+    # The run is on the clock of `fleet`, None for none; `work` is that of all clients together, `steps` those of
+    # each.
 
     algorithm: Algorithm
     task: Task

@@ -88,10 +88,8 @@ def record_so_far(path: Path, label: str, task: str) -> History:
 def page_so_far(
     folder: Path, places: Sequence[tuple[str, Path]], title: str, task: str, rounds: int
 ) -> AbstractContextManager[None]:
-    """Keep the page of some runs in a folder up to date within the block; its last one is for the caller to write.
-
-    `places` are the method's label and the folder of each run, those of a method's seeds one after another.
-    """
+    """Keep the page of some runs in a folder up to date within the block; its last one is for the caller to write."""
+    # `places` are the method's label and the folder of each run, those of a method's seeds one after another.
     last: list[object] = []
 
     def write(goes_on: bool) -> bool:
@@ -116,10 +114,8 @@ def page_so_far(
 def in_folder(
     out: str | Path | None, methods: Sequence[RunPlan], title: str, task: Task, options: RunOptions
 ) -> Iterator[None]:
-    """Keep the page of runs from Python up to date, and leave their configuration, unless they are refused.
-
-    Process 0 of several does, and nobody without a folder.
-    """
+    """Keep the page of runs from Python up to date, and leave their configuration, unless they are refused."""
+    # Process 0 of several does, and nobody without a folder.
     if out is None or not is_first():
         yield
         return

@@ -44,11 +44,10 @@ from fedsolve.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What is run of a method.
+    """What is run of a method."""
 
-    Without `seeds` it is the one of the options; each of several has a folder of its own in `out`. With `resume` the
-    runs go on from their checkpoints, and those of several seeds without one begin.
-    """
+    # Without `seeds` it is the one of the options; each of several has a folder of its own in `out`. With `resume`
+    # the runs go on from their checkpoints, and those of several seeds without one begin.
 
     algorithm: Algorithm
     seeds: Sequence[int] | None = None
@@ -76,11 +75,10 @@ def on_devices_of(folder: Path | None, options: RunOptions) -> RunOptions:
 
 
 class MethodProgress:
-    """The progress of a method's runs, shown when it is the method's turn.
+    """The progress of a method's runs, shown when it is the method's turn."""
 
-    Of several seeds it is that of the first that has not ended, with the rounds of each. `lock` is held while it is
-    shown. `compiled` is set when one of them has told progress, `ended` when all have ended.
-    """
+    # Of several seeds it is that of the first that has not ended, with the rounds of each. `lock` is held while it is
+    # shown. `compiled` is set when one of them has told progress, `ended` when all have ended.
 
     def __init__(self, seeds: Sequence[int] | None, lock: threading.Lock) -> None:
         self._seeds, self._lock = seeds, lock

@@ -89,11 +89,9 @@ class Search:
             )
 
     def draw(self, axes: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, tuple[Any, ...]]:
-        """Different settings at random: of each axis a value for every setting.
-
-        Setting by setting and axis by axis the next number of Python's `random.Random(seed)` decides, so that a search
-        of more trials begins with those of fewer. A setting that was drawn before is drawn again.
-        """
+        """Different settings at random: of each axis a value for every setting."""
+        # Setting by setting and axis by axis the next number of Python's `random.Random(seed)` decides, so that a
+        # search of more trials begins with those of fewer. A setting that was drawn before is drawn again.
         assert self.trials is not None
         u, found, most = random.Random(self.seed).random, {}, 1000 + 100 * self.trials
         for _ in range(most):

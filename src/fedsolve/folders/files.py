@@ -139,10 +139,8 @@ class FolderLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[FolderLock]:
-    """Hold a folder for one run; the lock ends with the process, however it ends.
-
-    On a file system that knows no locks a warning says so, and the folder is used without.
-    """
+    """Hold a folder for one run; the lock ends with the process, however it ends."""
+    # On a file system that knows no locks a warning says so, and the folder is used without.
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # opened to append: another run's lock file is not emptied

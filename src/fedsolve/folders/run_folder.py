@@ -52,10 +52,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def load_tree(path: Path, like: Any) -> Any:
-    """The pytree in a checkpoint, with the structure, shapes and types of `like`, arrays or shapes of such.
-
-    The file is mapped, not read: each array is in memory once.
-    """
+    """The pytree in a checkpoint, with the structure, shapes and types of `like`, arrays or shapes of such."""
+    # The file is mapped, not read: each array is in memory once.
     _, arrays = mapped_arrays(path, _KIND)
     # names first: a missing or an unknown array says more than a shape that differs
     wanted = {_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(like)}

@@ -218,11 +218,9 @@ def check_unique_column(path: Path, name: str, header: Sequence[str]) -> None:
 def csv_rows(
     path: Path, names: Collection[str] = (), separator: str = ",", encoding: str | None = None
 ) -> Iterator[Any]:
-    """The rows of a CSV file, each a list of cells; its errors are `InvalidInput`, also within the block.
-
-    Another separator counts if it shows more of the names in the first line. The encoding is that of a file that is
-    neither UTF-8 nor UTF-16 with a byte order mark: '' where none is known, None where nobody can say.
-    """
+    """The rows of a CSV file, each a list of cells; its errors are `InvalidInput`, also within the block."""
+    # Another separator counts if it shows more of the names in the first line. The encoding is that of a file that is
+    # neither UTF-8 nor UTF-16 with a byte order mark: '' where none is known, None where nobody can say.
     before = csv.field_size_limit(_LONGEST_CELL)
     try:
         with open_regular(path) as file:

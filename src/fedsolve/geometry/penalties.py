@@ -136,15 +136,12 @@ def soft_threshold(w: Array, threshold: Scalar) -> Array:
 
 
 def excess_level(w: Array, mass: Scalar) -> Array:
-    """The t >= 0 with sum max(|w_j| - t, 0) = mass, shape (); 0 if |w|_1 <= mass, max |w_j| if mass is 0.
-
-    Soft thresholding by it projects on the l1 ball of radius `mass`. Newton's method from below (Michelot
-    1986): the sum is convex and piecewise linear in t, so that the steps only go up and end exactly; each
-    halves the sum or the number of entries above t, so they are few. `optax.projections.projection_l1_ball`
-    sorts, which costs many such passes, and is NaN at radius 0.
-
-    Derivatives are those of the last, exact step, forward and backward.
-    """
+    """The t >= 0 with sum max(|w_j| - t, 0) = mass, shape (); 0 if |w|_1 <= mass, max |w_j| if mass is 0."""
+    # Soft thresholding by it projects on the l1 ball of radius `mass`. Newton's method from below (Michelot 1986):
+    # the sum is convex and piecewise linear in t, so that the steps only go up and end exactly; each halves the sum
+    # or the number of entries above t, so they are few. `optax.projections.projection_l1_ball` sorts, which costs
+    # many such passes, and is NaN at radius 0.
+    # Derivatives are those of the last, exact step, forward and backward.
     size = jnp.abs(w).ravel()
     mass = jnp.asarray(mass).astype(w.dtype)
     fixed, fixed_mass = lax.stop_gradient(size), lax.stop_gradient(mass)

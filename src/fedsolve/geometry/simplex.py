@@ -22,11 +22,9 @@ _MAX_STEPS = 5000
 
 
 def first_largest(x: Array) -> Int[Array, ""]:
-    """The place of the largest entry of a vector, the first in a tie, the first NaN if there is one.
-
-    Maxima of rows come first, then one row is searched: a maximum is vectorised on a CPU, an argmax is not,
-    and what computes x is done once, not stored.
-    """
+    """The place of the largest entry of a vector, the first in a tie, the first NaN if there is one."""
+    # Maxima of rows come first, then one row is searched: a maximum is vectorised on a CPU, an argmax is not, and
+    # what computes x is done once, not stored.
     if x.size <= _ROW:
         return jnp.argmax(x).astype(jnp.int32)
     rows, rest = divmod(x.size, _ROW)
@@ -38,12 +36,10 @@ def first_largest(x: Array) -> Int[Array, ""]:
 
 
 def onto_simplex(a: Array, radius: Scalar) -> Array:
-    """The point of {u >= 0, sum u = radius} nearest to a vector: max(a - t, 0) for the right t.
-
-    Newton's method on sum (s - b)+ = radius for s = max a - t and b = max a - a (Michelot 1986, Condat
-    2016): the sum is convex and piecewise linear, so the steps fall to the root and reach it exactly after
-    finitely many, some ten. Counting from the maximum keeps a small radius exact beside large entries.
-    """
+    """The point of {u >= 0, sum u = radius} nearest to a vector: max(a - t, 0) for the right t."""
+    # Newton's method on sum (s - b)+ = radius for s = max a - t and b = max a - a (Michelot 1986, Condat 2016): the
+    # sum is convex and piecewise linear, so the steps fall to the root and reach it exactly after finitely many, some
+    # ten. Counting from the maximum keeps a small radius exact beside large entries.
     radius = jnp.asarray(radius, a.dtype)
     b = jnp.max(a) - a
 

@@ -49,16 +49,13 @@ def leading_pair(
     tolerance: Scalar = 1e-6,
     max_products: int = 1000,
 ) -> LeadingPair:
-    """The largest singular value of G and its vectors, until |G'u - sigma v| <= tolerance sigma.
-
-    The tolerance is at least four units of rounding. The residual makes the error of sigma about
-    tolerance^2 sigma / (relative gap), so clustered singular values cost nothing: any vector of the cluster
-    does. A zero G gives sigma = 0 with some unit vectors, a NaN gives NaN.
-
-    The start is fixed: a pseudo-random vector plus the longest row of G, or the `start` (u, v) with a little
-    of them. No method that only multiplies can certify that it missed no larger value; to miss it here, the
-    start has to be orthogonal to its vector.
-    """
+    """The largest singular value of G and its vectors, until |G'u - sigma v| <= tolerance sigma."""
+    # The tolerance is at least four units of rounding. The residual makes the error of sigma about tolerance^2 sigma
+    # / (relative gap), so clustered singular values cost nothing: any vector of the cluster does. A zero G gives
+    # sigma = 0 with some unit vectors, a NaN gives NaN.
+    # The start is fixed: a pseudo-random vector plus the longest row of G, or the `start` (u, v) with a little of
+    # them. No method that only multiplies can certify that it missed no larger value; to miss it here, the start has
+    # to be orthogonal to its vector.
     wide = g.shape[0] < g.shape[1]
     n = min(g.shape)
     top = jnp.max(jnp.abs(g))

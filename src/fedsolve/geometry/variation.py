@@ -154,14 +154,12 @@ class TotalVariation(Penalty):
 
 
 def _pieces(w: Array, strength: Array) -> tuple[Array, Array]:
-    """Where the prox p jumps and which way (+1 up, -1 down, 0 not; shape (n - 1,)), and p to rounding.
-
-    Cuts at levels (Darbon and Sigelle 2006; Hochbaum 2001): whatever theta, where p lies above it is the
-    minimiser over x in {0, 1}^n of sum (theta - w_j) x_j + strength sum |x_{j+1} - x_j|, which one sweep
-    forward and one back find exactly. All pieces are cut at once, each at the best constant on it; one
-    that does not fall apart is constant in p. Rounds are about as many as halvings: 5 to 30 were seen for 300000
-    entries, at worst one for each piece.
-    """
+    """Where the prox p jumps and which way (+1 up, -1 down, 0 not; shape (n - 1,)), and p to rounding."""
+    # Cuts at levels (Darbon and Sigelle 2006; Hochbaum 2001): whatever theta, where p lies above it is the minimiser
+    # over x in {0, 1}^n of sum (theta - w_j) x_j + strength sum |x_{j+1} - x_j|, which one sweep forward and one back
+    # find exactly. All pieces are cut at once, each at the best constant on it; one that does not fall apart is
+    # constant in p. Rounds are about as many as halvings: 5 to 30 were seen for 300000 entries, at worst one for each
+    # piece.
     position = jnp.arange(w.size, dtype=jnp.int32)
 
     def cut(s: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -198,10 +196,8 @@ def _levels(w: Array, rise: Array, level: Array, strength: Array) -> Array:
 
 
 def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
-    """y_j = clip(y_{j-1} + a_j, low_j, high_j), shape (n,).
-
-    Such maps compose to such maps, so that sqrt(n) blocks are swept side by side and then joined.
-    """
+    """y_j = clip(y_{j-1} + a_j, low_j, high_j), shape (n,)."""
+    # Such maps compose to such maps, so that sqrt(n) blocks are swept side by side and then joined.
     width = max(1, round(a.size**0.5))
     steps = -(-a.size // width)
     blocks = [

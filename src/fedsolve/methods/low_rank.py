@@ -100,10 +100,8 @@ class Factors:
 
 
 def chosen_leaves(params: Params, patterns: Sequence[str], rank: int) -> Params:
-    """The leaves that have factors: matrices that a pattern matches, and that are larger than their factors.
-
-    A leaf is the matrix of its first axis and all others.
-    """
+    """The leaves that have factors: matrices that a pattern matches, and that are larger than their factors."""
+    # A leaf is the matrix of its first axis and all others.
     paths, leaves = trees.named_leaves(params)
     matched = trees.all_matching("leaves", paths, patterns)
     if all(jnp.ndim(leaves[i]) < 2 for i in matched):
@@ -141,10 +139,8 @@ def random_factors(chosen: Params, rank: int, *numbers: Any) -> Params:
 
 
 def at_chosen(function: Callable[..., Any], chosen: Params, tree: Params, *others: Params) -> Params:
-    """`function(leaf, part, *parts)` of each chosen leaf, the part of `tree` in its place and those of `others`.
-
-    Where no leaf is chosen the result is the part of `tree` itself.
-    """
+    """`function(leaf, part, *parts)` of each chosen leaf, the part of `tree` in its place and those of `others`."""
+    # Where no leaf is chosen the result is the part of `tree` itself.
     return jax.tree.map(
         lambda w, part, *parts: part if w is None else function(w, part, *parts),
         chosen,

@@ -36,10 +36,8 @@ def key_of(*numbers: Any) -> Any:
 
 
 def gaussian(key: Any, like: Params) -> Params:
-    """A direction of independent standard normal numbers, of the shapes and types of a model.
-
-    They follow from the same 23 bits each in every type: those in float32 are `jax.random.normal`'s.
-    """
+    """A direction of independent standard normal numbers, of the shapes and types of a model."""
+    # They follow from the same 23 bits each in every type: those in float32 are `jax.random.normal`'s.
     leaves, structure = jax.tree.flatten(like)
     keys = [jax.random.fold_in(key, i) for i in range(len(leaves))]
     return structure.unflatten(_normal(k, x) for k, x in zip(keys, leaves, strict=True))
@@ -59,10 +57,8 @@ def slope(oracle: Oracle, params: Params, step: Scalar, direction: Params, mu: S
 
 
 def walk(params: Params, lengths: Any, key: Callable[[Any], Any]) -> Params:
-    """w - sum_j a_j z_j, one direction after another: in this order, the same bits wherever it is computed.
-
-    The lengths are a_j, shape (n,); a direction of length 0 is not drawn. `key` gives the key of z_j for j.
-    """
+    """w - sum_j a_j z_j, one direction after another: in this order, the same bits wherever it is computed."""
+    # The lengths are a_j, shape (n,); a direction of length 0 is not drawn. `key` gives the key of z_j for j.
     moves = lengths != 0
     order = jnp.argsort(~moves, stable=True)
 

@@ -99,10 +99,8 @@ def label_counts(data: FederatedData, labels: np.ndarray | None = None) -> tuple
 
 
 def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, title: str = "") -> Figure:
-    """Stacked bars of label counts, one bar per client; `labels`, shape (examples,), default to `examples.y`.
-
-    Of more than 100 clients, 60 drawn at random (always the same) are shown, and the title says so.
-    """
+    """Stacked bars of label counts, one bar per client; `labels`, shape (examples,), default to `examples.y`."""
+    # Of more than 100 clients, 60 drawn at random (always the same) are shown, and the title says so.
     names, counts = label_counts(data, labels)
     total = data.num_clients
     shown = np.arange(total)

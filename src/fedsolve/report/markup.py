@@ -38,11 +38,9 @@ def static(name: str) -> str:
 
 
 def page_text(body: str, parts: Mapping[str, str]) -> str:
-    """A whole page: a body of `static/`, its parts filled in, in the frame that pages share.
-
-    The frame's own parts are `title`, `context`, `style`, `scripts`, and `data` and `refresh`, which are empty if they
-    are not given.
-    """
+    """A whole page: a body of `static/`, its parts filled in, in the frame that pages share."""
+    # The frame's own parts are `title`, `context`, `style`, `scripts`, and `data` and `refresh`, which are empty if
+    # they are not given.
     filled = Template(static(body)).substitute(parts)
     return Template(static("frame.html")).substitute({"data": "", "refresh": "", **parts, "body": filled})
 

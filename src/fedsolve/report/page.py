@@ -70,10 +70,8 @@ class SoFar(NamedTuple):
 
 @contextlib.contextmanager
 def written_meanwhile(write: Callable[[bool], bool]) -> Iterator[None]:
-    """Write a page every few seconds in a thread of its own; and once more where the block stops before its end.
-
-    `write` is told whether the runs go on, and says whether it wrote; what it raises ends nothing.
-    """
+    """Write a page every few seconds in a thread of its own; and once more where the block stops before its end."""
+    # `write` is told whether the runs go on, and says whether it wrote; what it raises ends nothing.
     ended, written = threading.Event(), threading.Event()
 
     def attempt(goes_on: bool) -> None:
@@ -124,13 +122,11 @@ def write_page(
     clients: ClientMetrics | None = None,
     so_far: SoFar | None = None,
 ) -> Path:
-    """Write the page of some runs to `path`, atomically, and return the path; runs of one label share a colour.
-
-    All texts are plain: a blank line starts a paragraph, and markup is shown as it is written. `notes` are a list
-    above those of the runs, `pictures` figures of matplotlib (or PNGs) by the sentence that describes them, `clients`
-    what each client measured last, for a table of up to 50 by name. `so_far` tells how far the runs are, in place of
-    their outcome and settings; None where they have ended.
-    """
+    """Write the page of some runs to `path`, atomically, and return the path; runs of one label share a colour."""
+    # All texts are plain: a blank line starts a paragraph, and markup is shown as it is written. `notes` are a list
+    # above those of the runs, `pictures` figures of matplotlib (or PNGs) by the sentence that describes them,
+    # `clients` what each client measured last, for a table of up to 50 by name. `so_far` tells how far the runs are,
+    # in place of their outcome and settings; None where they have ended.
     main = headline(histories)
     methods = group_by_seed(histories)
     remarks = [*notes, *(f"{m.history.label}: {note}" for m in methods for note in m.history.notes)]

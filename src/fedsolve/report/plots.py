@@ -71,10 +71,8 @@ def curves(
     x: str = "round",
     bands: Bands = "range",
 ) -> Figure:
-    """A metric of several runs over communication rounds, or another `x`; log scale by `wants_log`.
-
-    What is recorded of each round (`server_lr`, `participants`) is drawn over rounds alone.
-    """
+    """A metric of several runs over communication rounds, or another `x`; log scale by `wants_log`."""
+    # What is recorded of each round (`server_lr`, `participants`) is drawn over rounds alone.
     check_known("bands", bands, BAND_WORDS)
     headline(histories)  # of none there is nothing to draw
     by_round = not any(metric in h.evaluations for h in histories)
@@ -101,10 +99,8 @@ def curves(
 
 
 def comparison(histories: Sequence[History]) -> Figure:
-    """Test accuracy, training loss and global learning rate over rounds, and accuracy against MB sent or time.
-
-    Where no run has a test accuracy, the test loss (or else the training loss) stands in its place.
-    """
+    """Test accuracy, training loss and global learning rate over rounds, and accuracy against MB sent or time."""
+    # Where no run has a test accuracy, the test loss (or else the training loss) stands in its place.
     main = headline(histories)
     figure = new_figure(10.5, 8.2)
     panels = figure.subplots(2, 2)
@@ -147,10 +143,8 @@ _SETTLED = 0.2
 
 
 def reliability(clients: ClientMetrics, metric: str = "reliability") -> Figure:
-    """Observed fraction of label 1 against mean predicted probability, of all clients and of each.
-
-    `clients` measured `fs.metrics.Reliability` by the name `metric`, as `read_client_metrics(folder)[10]`.
-    """
+    """Observed fraction of label 1 against mean predicted probability, of all clients and of each."""
+    # `clients` measured `fs.metrics.Reliability` by the name `metric`, as `read_client_metrics(folder)[10]`.
     check_known("metric of clients", f"{metric}_n_0", clients.metrics)
     bins = range(sum(name.startswith(f"{metric}_n_") for name in clients.metrics))
     parts = [[clients.metrics[f"{metric}_{p}_{i}"] for i in bins] for p in ("n", "predicted", "observed")]

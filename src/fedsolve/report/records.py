@@ -140,10 +140,8 @@ class Records(Labelled):
 
 
 def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[str, np.ndarray]:
-    """The columns of all runs below one another, after `method` and, where all runs have one, `seed`.
-
-    A column that a run lacks is NaN in its rows. `InvalidInput` for another part than evaluations or rounds.
-    """
+    """The columns of all runs below one another, after `method` and, where all runs have one, `seed`."""
+    # A column that a run lacks is NaN in its rows. `InvalidInput` for another part than evaluations or rounds.
     check_known("part of a history", part, get_args(Part))
     tables = [getattr(h, part) for h in histories]
     lengths = [len(table["round"]) for table in tables]

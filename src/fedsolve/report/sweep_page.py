@@ -53,10 +53,8 @@ _MAPS = 6
 
 
 def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
-    """The plots of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
-
-    The result has captions and figures by the name of a file.
-    """
+    """The plots of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds."""
+    # The result has captions and figures by the name of a file.
     drawn: dict[str, tuple[str, Figure]] = {}
     alive = bool(np.isfinite(sweep.score).any())
     stopped = bool((sweep.stops >= 0).any())
@@ -100,10 +98,9 @@ def write_page(
     command: str = "",
     so_far: SoFar | None = None,
 ) -> Path:
-    """Write the page of a sweep to `path`, atomically, and return the path.
-
-    Plots (figures or PNGs) come by their caption, texts as those of `write_sweep_page`; `so_far` says how far it is.
-    """
+    """Write the page of a sweep to `path`, atomically, and return the path."""
+    # Plots (figures or PNGs) come by their caption, texts as those of `write_sweep_page`; `so_far` says how far it
+    # is.
     settings, seeds = sweep.scores.shape
     axes = axes_text(sweep.grid, sweep.drawn, " × ")
     took = human_time(sweep.seconds)

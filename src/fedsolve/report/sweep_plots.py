@@ -192,11 +192,9 @@ def ranking(sweep: SweepRecord) -> list[int]:
 
 
 def setting_rows(sweep: SweepRecord, count: int | None = None) -> list[dict[str, Any]]:
-    """The `count` best settings (all if None) as plain data: values, mean, range and scores over seeds.
-
-    `score`, `lowest` and `highest` are None where a seed diverged or the setting was stopped, after round `stopped`;
-    `diverged` counts the seeds that did, and `round` is the first round in which one did.
-    """
+    """The `count` best settings (all if None) as plain data: values, mean, range and scores over seeds."""
+    # `score`, `lowest` and `highest` are None where a seed diverged or the setting was stopped, after round
+    # `stopped`; `diverged` counts the seeds that did, and `round` is the first round in which one did.
     rows = []
     for rank, setting in enumerate(ranking(sweep)[:count], 1):
         scores, rounds = sweep.scores[setting], sweep.diverged[setting]
@@ -304,11 +302,9 @@ def pairs(sweep: SweepRecord) -> list[tuple[str, str]]:
 
 
 def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
-    """The score over two axes, the best over all others; the best cell framed, diverged ones marked.
-
-    Worse than the initial model all cells have one colour, so that a setting that nearly diverged does not
-    take the colours from the others.
-    """
+    """The score over two axes, the best over all others; the best cell framed, diverged ones marked."""
+    # Worse than the initial model all cells have one colour, so that a setting that nearly diverged does not take the
+    # colours from the others.
     if x == y:
         raise InvalidInput(f"a heat map needs two axes, not '{x}' twice")
     if sweep.drawn:
@@ -391,10 +387,8 @@ def _ends(sweep: SweepRecord, finite: np.ndarray, metric: Metric) -> tuple[float
 
 
 def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands: Bands = "range") -> Figure:
-    """The best score over all other axes at each value of one: a line a method, with a band over seeds.
-
-    Where all settings at a value diverged, the line has a gap, marked in words.
-    """
+    """The best score over all other axes at each value of one: a line a method, with a band over seeds."""
+    # Where all settings at a value diverged, the line has a gap, marked in words.
     several = as_list(sweeps)
     figure = new_figure(8.6 if len(several) > 1 else _WIDTH, 4.2)
     axes = figure.subplots()
@@ -409,10 +403,8 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
 
 
 def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "range") -> Figure:
-    """The best setting by round: the mean over seeds, with a band over seeds.
-
-    A sweep of one axis also shows the score at each of its values, with a band over seeds.
-    """
+    """The best setting by round: the mean over seeds, with a band over seeds."""
+    # A sweep of one axis also shows the score at each of its values, with a band over seeds.
     check_known("bands", bands, BAND_WORDS)
     name = metric or sweep.selection.metric
     curves = sweep.curve(sweep.best, name)

@@ -175,11 +175,9 @@ class Column:
 def result_columns(
     histories: Sequence[History], target: float | None = None, metrics: Sequence[str] | None = None
 ) -> list[Column]:
-    """The columns that these runs fill; arguments as those of `result_rows`.
-
-    By default: the headline's final and best value, the final training loss, the user's own metrics (`own_metrics`),
-    data sent, time, and dropped updates if there are any. With `metrics` their final values alone.
-    """
+    """The columns that these runs fill; arguments as those of `result_rows`."""
+    # By default: the headline's final and best value, the final training loss, the user's own metrics
+    # (`own_metrics`), data sent, time, and dropped updates if there are any. With `metrics` their final values alone.
     key = headline(histories)
     check_range("target", target, optional=True)
     names = chosen_metrics(histories, metrics)
@@ -205,12 +203,10 @@ def result_columns(
 def result_rows(
     histories: Sequence[History], target: float | None = None, metrics: Sequence[str] | None = None
 ) -> list[Row]:
-    """One row of plain numbers per method: accuracies as fractions, bytes, seconds.
-
-    Of several seeds it has the means, and as `deviations` the sample standard deviations of what is measured.
-    `rounds_to_target` counts to the target, a fraction or a loss, of the first of `metrics` (as `chosen_metrics`
-    takes them) or else of the headline; without one there is no such entry.
-    """
+    """One row of plain numbers per method: accuracies as fractions, bytes, seconds."""
+    # Of several seeds it has the means, and as `deviations` the sample standard deviations of what is measured.
+    # `rounds_to_target` counts to the target, a fraction or a loss, of the first of `metrics` (as `chosen_metrics`
+    # takes them) or else of the headline; without one there is no such entry.
     key = headline(histories)
     check_range("target", target, optional=True)
     names = chosen_metrics(histories, metrics)

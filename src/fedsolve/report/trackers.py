@@ -208,10 +208,8 @@ class Sender:
             self._changed.notify_all()
 
     def finish(self, patience: float) -> int:
-        """Wait until every call is made, and return how many were dropped.
-
-        They are once none has succeeded for `patience` seconds.
-        """
+        """Wait until every call is made, and return how many were dropped."""
+        # They are once none has succeeded for `patience` seconds.
         with self._changed:
             self._finishing = True
             self._changed.notify_all()

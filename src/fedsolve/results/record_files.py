@@ -149,10 +149,8 @@ def write_record(
     buffers: Any = None,
     about: Mapping[str, Any] | None = None,
 ) -> None:
-    """The evaluations, the final model and, last, the whole record: once it is there the run is finished.
-
-    `about` is what the model's file says of the model besides.
-    """
+    """The evaluations, the final model and, last, the whole record: once it is there the run is finished."""
+    # `about` is what the model's file says of the model besides.
     write_jsonl(folder / METRICS, history.evaluations)
     facts = {"task": history.task, "method": history.label, **(about or {})}
     write_model(folder / MODEL, params, facts, buffers)

@@ -74,18 +74,14 @@ class Selection:
         return -np.inf if self.most else np.inf
 
     def score(self, rounds: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The score of each trial, the worst where a value is not finite.
-
-        `rounds` has shape (evaluations,), `values` (..., evaluations), the result (...).
-        """
+        """The score of each trial, the worst where a value is not finite."""
+        # `rounds` has shape (evaluations,), `values` (..., evaluations), the result (...).
         mean = values[..., self.counted(rounds)].mean(axis=-1)
         return np.where(np.isfinite(mean), mean, self.worst)
 
     def so_far(self, rounds: np.ndarray, values: np.ndarray, of: int) -> np.ndarray:
-        """The mean score over seeds after the first of so many rounds, by the mean over the same share of them.
-
-        `rounds` and `values` are as in `score`, with seeds before the last axis; the least is best here.
-        """
+        """The mean score over seeds after the first of so many rounds, by the mean over the same share of them."""
+        # `rounds` and `values` are as in `score`, with seeds before the last axis; the least is best here.
         last = max(1, self.last * int(rounds[-1]) // of)
         score = replace(self, last=last).score(rounds, values).mean(axis=-1)
         return -score if self.most else score
@@ -369,10 +365,8 @@ def summary(sweep: SweepRecord) -> dict[str, Any]:
 
 
 def trial_columns(sweep: SweepRecord) -> dict[str, Any]:
-    """One row a trial: setting, the axes, seed, score, diverged and stopped (-1 if not), `final_<metric>`.
-
-    An axis that has a column's name is called `axis_<name>`.
-    """
+    """One row a trial: setting, the axes, seed, score, diverged and stopped (-1 if not), `final_<metric>`."""
+    # An axis that has a column's name is called `axis_<name>`.
     settings, seeds = sweep.diverged.shape
     columns: dict[str, Any] = {"setting": np.repeat(np.arange(settings), seeds)}
     for name in sweep.grid:

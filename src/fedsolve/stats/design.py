@@ -168,11 +168,9 @@ class Design(Question):
         return values
 
     def standardised(self, sites: Sites) -> tuple[Design, Sums]:
-        """The same columns with mean 0 and deviation 1 over all sites, and the moments of the columns as they are.
-
-        Sums of squares of such columns lose no digits, and say which columns are alike. Without an intercept no mean
-        is subtracted. `InvalidInput` for a column with the same value in all rows.
-        """
+        """The same columns with mean 0 and deviation 1 over all sites, and the moments of the columns as they are."""
+        # Sums of squares of such columns lose no digits, and say which columns are alike. Without an intercept no
+        # mean is subtracted. `InvalidInput` for a column with the same value in all rows.
         first = sums = sites.sums(self)
         rows, fixed = float(first["rows"]), np.array([not product for product in self.products])
         mean, shift = first["sum"] / rows, np.zeros(self.size)
@@ -253,10 +251,8 @@ def weighted_squares(matrix: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def check_leverage(
     table: SiteTable, matrix: np.ndarray, weights: np.ndarray, information: np.ndarray
 ) -> None:
-    """Raise `InvalidInput` where weighted sums over a site's rows would be those of single rows.
-
-    X has shape (rows, columns), the weights >= 0 (rows,), the information X' W X (columns, columns).
-    """
+    """Raise `InvalidInput` where weighted sums over a site's rows would be those of single rows."""
+    # X has shape (rows, columns), the weights >= 0 (rows,), the information X' W X (columns, columns).
     if table.min_rows <= 1:
         return
     size = np.sqrt(np.diag(information))

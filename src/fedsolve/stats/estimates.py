@@ -224,10 +224,8 @@ class Estimates(Result):
 
 
 def check_not_collinear(information: np.ndarray, names: Sequence[str], where: str = "") -> None:
-    """Raise `InvalidInput` that names a column which is a combination of those before it, if there is one.
-
-    The information is X' W X of standardised columns; `where` says what these are of, if not of all rows.
-    """
+    """Raise `InvalidInput` that names a column which is a combination of those before it, if there is one."""
+    # The information is X' W X of standardised columns; `where` says what these are of, if not of all rows.
     size = np.sqrt(np.diag(information))
     if (size <= 0).any():
         name = names[int(np.argmin(size))]

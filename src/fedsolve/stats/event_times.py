@@ -126,10 +126,8 @@ def join_sparse(bins: np.ndarray, counted: np.ndarray, min_rows: int) -> np.ndar
 
 
 def common_grid(sites: Sites, times: Times) -> np.ndarray:
-    """The numbers of the times at which the rows that `times` counts leave over all sites, in order.
-
-    Bit by bit: in each round sites say how many rows leave in each part of the cells in which some do.
-    """
+    """The numbers of the times at which the rows that `times` counts leave over all sites, in order."""
+    # Bit by bit: in each round sites say how many rows leave in each part of the cells in which some do.
     cells = np.zeros(1, np.int64)
     for shift in range(_BITS_OF_BINS + _SPLIT if times.interval else _BITS, 0, -_SPLIT):
         found = sites.sums(replace(times, cells=tuple(cells.tolist()), shift=shift))

@@ -46,10 +46,8 @@ class Formula:
 
 
 def read_formula(outcome: str | None, terms: Any) -> Formula:
-    """A formula, from the outcome and its terms, or from both in one text where `terms` is None.
-
-    `outcome` None stands for terms alone; `InvalidInput` for what is no formula, or what no site evaluates.
-    """
+    """A formula, from the outcome and its terms, or from both in one text where `terms` is None."""
+    # `outcome` None stands for terms alone; `InvalidInput` for what is no formula, or what no site evaluates.
     text = _text(outcome, terms)
     try:
         import formulaic
@@ -140,10 +138,8 @@ def _categories(text: str, call: ast.Call) -> Variable:
 
 
 def design_of(formula: Formula, sites: Sites, further: Sequence[str] = ()) -> tuple[Design, Factor | None]:
-    """The columns that a formula has over all sites, and its outcome; `InvalidInput` where they cannot be used.
-
-    Rows without a value of a `further` column, such as weights, are left out too.
-    """
+    """The columns that a formula has over all sites, and its outcome; `InvalidInput` where they cannot be used."""
+    # Rows without a value of a `further` column, such as weights, are left out too.
     categorical = {v.columns[0] for v in formula.variables.values() if v.is_categorical}
     asked = {name: name in categorical for name in formula.columns}
     levels = sites.levels(asked | dict.fromkeys(further, False))

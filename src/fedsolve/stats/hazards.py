@@ -39,12 +39,10 @@ class Rows:
 
 
 def risk_sums(rows: Rows, coefficients: np.ndarray, size: int, efron: bool) -> Sums:
-    """Sums over the rows at risk at each of `size` times, and over those with an event there.
-
-    With eta = x'b and weights a, of shape (size,), those with x (size, p): over the events `events` d, `weight` A = sum
-    of a, `predictors` sum of a eta, `covariates` sum of a x, and for Efron's rule `tied0` E0 = sum of a e^eta, `tied1`
-    E1 = sum of a x e^eta; over those at risk `risk0` S0, `risk1` S1, as E0 and E1.
-    """
+    """Sums over the rows at risk at each of `size` times, and over those with an event there."""
+    # With eta = x'b and weights a, of shape (size,), those with x (size, p): over the events `events` d, `weight` A =
+    # sum of a, `predictors` sum of a eta, `covariates` sum of a x, and for Efron's rule `tied0` E0 = sum of a e^eta,
+    # `tied1` E1 = sum of a x e^eta; over those at risk `risk0` S0, `risk1` S1, as E0 and E1.
     x, place, event, weights = rows.x, rows.place, rows.event, rows.weights
     eta, risk = rows.risk(coefficients)
 
@@ -81,10 +79,8 @@ def _terms(sums: Sums) -> list[np.ndarray]:
 
 
 def likelihood(sums: Sums, times: np.ndarray, powers: int, products: Callable[..., np.ndarray]) -> Sums:
-    """The log partial likelihood of `risk_sums`, `score` (powers + 1, p) and `information` (powers + 1, p, p).
-
-    The last two are sums over events with a factor (log time)^k, k up to `powers`; `products` is `risk_products`.
-    """
+    """The log partial likelihood of `risk_sums`, `score` (powers + 1, p) and `information` (powers + 1, p, p)."""
+    # The last two are sums over events with a factor (log time)^k, k up to `powers`; `products` is `risk_products`.
     log, hazard, tied, square, cross, tied_square = _terms(sums)
     s1, e1 = sums["risk1"], sums.get("tied1", np.zeros_like(sums["risk1"]))
     residuals = sums["covariates"] - hazard[:, None] * s1 + tied[:, None] * e1
@@ -100,10 +96,8 @@ def likelihood(sums: Sums, times: np.ndarray, powers: int, products: Callable[..
 
 
 def concordance_counts(rows: Rows, coefficients: np.ndarray) -> np.ndarray:
-    """Weights of a site's pairs of rows of which one has its event while the other is at risk, for Harrell's C.
-
-    Shape (3,): of those in which it has the larger predictor, an equal one, and the smaller one.
-    """
+    """Weights of a site's pairs of rows of which one has its event while the other is at risk, for Harrell's C."""
+    # Shape (3,): of those in which it has the larger predictor, an equal one, and the smaller one.
     if not len(rows.place):
         return np.zeros(3)
     rank = np.unique(np.round(rows.risk(coefficients)[0], 10), return_inverse=True)[1]

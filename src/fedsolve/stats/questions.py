@@ -225,10 +225,9 @@ class Request(Stored):
     ANALYSIS: ClassVar[str]  # as owners of sites allow it
 
     def fit(self, sites: Sites) -> Any:
-        """Ask the sites, round after round, until all that take part answer all questions.
-
-        `InvalidInput` where there is no finite estimate, or sites refuse; `Unavailable` if one leaves in the middle.
-        """
+        """Ask the sites, round after round, until all that take part answer all questions."""
+        # `InvalidInput` where there is no finite estimate, or sites refuse; `Unavailable` if one leaves in the
+        # middle.
         while True:
             sites.rows = 0.0
             with suppress(SitesChanged):

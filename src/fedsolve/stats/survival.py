@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 
 def log_rank(at_risk: np.ndarray, events: np.ndarray) -> Sums:
-    """`observed` events of each group, `expected` ones if all had one hazard, and `variance` of the differences.
-
-    The counts at_risk and events have shape (groups, times).
-    """
+    """`observed` events of each group, `expected` ones if all had one hazard, and `variance` of the differences."""
+    # The counts at_risk and events have shape (groups, times).
     n, d = at_risk.sum(axis=0), events.sum(axis=0)
     share = at_risk / np.maximum(n, 1)
     factor = d * (n - d) / np.maximum(n - 1, 1)

@@ -139,10 +139,9 @@ class Cell:
 
     @property
     def edges(self) -> list[str]:
-        """The axes of the grid, of three values or more, at whose first or last value the chosen setting lies.
-
-        Of an axis whose values are settings drawn at random, tuples of numbers: whether one is the least or most drawn.
-        """
+        """The axes of the grid, of three values or more, at whose first or last value the chosen setting lies."""
+        # Of an axis whose values are settings drawn at random, tuples of numbers: whether one is the least or most
+        # drawn.
         if self.grid is None or self.tuned is None:
             return []
         return [
@@ -226,11 +225,9 @@ class Cells:
         return values[:, counted].mean(axis=1)
 
     def collapsed(self, problem: str, method: str, which: SettingKind = "tuned") -> np.ndarray:
-        """The seeds whose test accuracy rose by less than half of what the median seed's did, (seeds,) of bool.
-
-        They are counted and shown apart from the mean: it lies where no seed ends. None of another metric, or of seeds
-        with data of their own, whose ends may differ so much.
-        """
+        """The seeds whose test accuracy rose by less than half of what the median seed's did, (seeds,) of bool."""
+        # They are counted and shown apart from the mean: it lies where no seed ends. None of another metric, or of
+        # seeds with data of their own, whose ends may differ so much.
         asked = self.problem(problem)
         end = self.final(problem, method, which)
         if asked.metric != "test_accuracy" or asked.data_by_seed:

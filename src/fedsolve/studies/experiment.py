@@ -243,11 +243,9 @@ class Context:
         compute: Callable[[], Mapping[str, np.ndarray]],
         version: str = "",
     ) -> dict[str, np.ndarray]:
-        """Arrays by name: of a part that was finished earlier with the same settings, or computed and kept.
-
-        So an interrupted experiment goes on where it was, and a change of its settings starts anew. One that another
-        `version` made is computed anew, and still read for verdicts.
-        """
+        """Arrays by name: of a part that was finished earlier with the same settings, or computed and kept."""
+        # So an interrupted experiment goes on where it was, and a change of its settings starts anew. One that
+        # another `version` made is computed anew, and still read for verdicts.
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
         file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         stored = read_part(self.folder, file)

@@ -55,10 +55,8 @@ _ORDER = (
 
 
 def styles(labels: Sequence[str]) -> dict[str, tuple[str, tuple[float, ...]]]:
-    """Colour and dashes of each label: a method's own wherever it is drawn.
-
-    Others take what is free in this figure, colours that none of those has before the rest.
-    """
+    """Colour and dashes of each label: a method's own wherever it is drawn."""
+    # Others take what is free in this figure, colours that none of those has before the rest.
     every = [(colour, dash) for dash in DASHES for colour in LIGHT]
     known = {label: every[_ORDER.index(label)] for label in labels if label in _ORDER}
     taken = {colour for colour, _ in known.values()}

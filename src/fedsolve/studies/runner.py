@@ -211,11 +211,9 @@ class _Run:
         return {**self.problem.options, **self.method.options}
 
     def cell(self, wider: SweepRecord | None = None) -> Cell:
-        """The published setting with all seeds, the grid with the tuning seed, and its best with all.
-
-        The grid is read from a wider one where that has run. Where it ran fewer rounds, its best is shown only if that
-        is better than the published setting by the selection over the whole runs.
-        """
+        """The published setting with all seeds, the grid with the tuning seed, and its best with all."""
+        # The grid is read from a wider one where that has run. Where it ran fewer rounds, its best is shown only if
+        # that is better than the published setting by the selection over the whole runs.
         published = self._at(self.method.published, "published") if self.method.published else None
         if not self.method.grid:
             return Cell(published, None, None)

@@ -20,10 +20,9 @@ _LARGEST = 127  # of int8, symmetric: -128 is not used
 
 
 def in_int8(leaf: Any) -> Narrow:
-    """A matrix in 8 bits: int8 in [-127, 127], and a scale for each index of the first axis.
-
-    Each entry is at most scale / 2 away from the one that was rounded, apart from rounding in the type of the product.
-    """
+    """A matrix in 8 bits: int8 in [-127, 127], and a scale for each index of the first axis."""
+    # Each entry is at most scale / 2 away from the one that was rounded, apart from rounding in the type of the
+    # product.
     wide = np.asarray(leaf, np.float32)
     largest = np.abs(wide).max(axis=tuple(range(1, wide.ndim)), keepdims=True, initial=0)
     scale = np.where(largest > 0, largest / np.float32(_LARGEST), np.float32(1))
@@ -53,10 +52,8 @@ def master(leaf: Any) -> Any:
 
 
 def narrowed(frozen: Params, to: str | None) -> Params:
-    """Frozen leaves in the type that they are stored in, as they are where `to` is None.
-
-    `InvalidInput` for an unknown type, numbers that are not finite, or that are infinite in float16.
-    """
+    """Frozen leaves in the type that they are stored in, as they are where `to` is None."""
+    # `InvalidInput` for an unknown type, numbers that are not finite, or that are infinite in float16.
     if to is None:
         return frozen
     if not is_one_of(to, FROZEN_DTYPES):

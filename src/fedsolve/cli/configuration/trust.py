@@ -41,10 +41,8 @@ def imports_document(config: Configured) -> dict[str, list[str]]:
 def check_trusted(
     config: Configured, origin: Path, trust: Sequence[str] | None, typed: Collection[str] = ()
 ) -> None:
-    """Import what a configuration in a file (or its folder) names, if it may; say what, before it is done.
-
-    The user vouches for the modules of `trust`, their submodules with them; names that were `typed` are no file's.
-    """
+    """Import what a configuration in a file (or its folder) names, if it may; say what, before it is done."""
+    # The user vouches for the modules of `trust`, their submodules with them; names that were `typed` are no file's.
     trusted = tuple(trust or ())
     for name in trusted:
         if not all(part.isidentifier() for part in name.split(".")):

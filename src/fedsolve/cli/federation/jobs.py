@@ -77,11 +77,9 @@ def questions_command(
     ratios: bool = False,
     **where: Any,
 ) -> None:
-    """Print statistics of the clients' columns, or a model or a curve over their rows.
-
-    `asked` has the `columns` or the `analysis`, as a run's configuration has it; with `ratios` coefficients are printed
-    as exp(coefficient); `where` is of `Submitted`.
-    """
+    """Print statistics of the clients' columns, or a model or a curve over their rows."""
+    # `asked` has the `columns` or the `analysis`, as a run's configuration has it; with `ratios` coefficients are
+    # printed as exp(coefficient); `where` is of `Submitted`.
     job, name = (ANALYSIS, ANALYSIS_FILE) if "analysis" in asked else (STATISTICS, STATISTICS_FILE)
     config = {**asked, "min-clients": min_clients, "min-rows": min_rows}
     config |= {"secure": True} if secure else {}

@@ -67,11 +67,9 @@ def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
 
 
 def not_inlined(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
-    """The function, compiled as one of its own; `static` as `jax.jit` has them.
-
-    Else XLA works its arguments out again for each of its results, in the order of their transposes, and its results
-    for each place where they are read.
-    """
+    """The function, compiled as one of its own; `static` as `jax.jit` has them."""
+    # Else XLA works its arguments out again for each of its results, in the order of their transposes, and its
+    # results for each place where they are read.
     own = jax.jit(function, inline=False, **static)
 
     @wraps(function)
@@ -258,10 +256,8 @@ def make_cores_devices() -> bool:
 
 
 def begin_as(count: int, devices: int | None) -> None:
-    """Choose programs as on a CPU of so many cores, with a pool of so many threads and so many devices.
-
-    XLA divides a large product by the threads of its pool, which changes bits. Where JAX has begun, the pool stays.
-    """
+    """Choose programs as on a CPU of so many cores, with a pool of so many threads and so many devices."""
+    # XLA divides a large product by the threads of its pool, which changes bits. Where JAX has begun, the pool stays.
     _like[:] = [count]
     os.environ.setdefault("NPROC", str(count))  # how XLA is told the size of its pool
     if devices is not None and not is_number_given():

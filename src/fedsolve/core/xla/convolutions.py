@@ -159,10 +159,8 @@ def convolve(
     x: Array, kernel: Array, *, strides: Ints, padding: Sequence[Ints], dilation: Ints, by_channel: bool = False,
     **products: Any,
 ) -> Array:  # fmt: skip
-    """Any convolution on a CPU or a GPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out).
-
-    `by_channel`: in memory the kernel is (out, c, *window), as in PyTorch; `products` are options of products.
-    """
+    """Any convolution on a CPU or a GPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out)."""
+    # `by_channel`: in memory the kernel is (out, c, *window), as in PyTorch; `products` are options of products.
     window, out, on_cpu = kernel.shape[:-2], kernel.shape[-1], jax.default_backend() == "cpu"
     how: dict[str, Any] = {"strides": strides, "padding": padding, "dilation": dilation}
     library = x.dtype == kernel.dtype == jnp.float32

@@ -75,10 +75,8 @@ _OF_TWO = np.hstack([_INPUT.T[:_STEP], np.pad(_INPUT.T[_STEP:], [(0, 2 * _STEP -
 def convolution(
     x: Array, kernel: Array, y: tuple[int, ...], before: tuple[int, ...], by_channel: bool = False
 ) -> Array:
-    """The result, of shape `y` (n, h', w', out), of x (n, h, w, c), padded by so many zeros `before` each axis.
-
-    `by_channel`: in memory the kernel is (out, c, 3, 3), as in PyTorch, so that its matrices are better (out, c).
-    """
+    """The result, of shape `y` (n, h', w', out), of x (n, h, w, c), padded by so many zeros `before` each axis."""
+    # `by_channel`: in memory the kernel is (out, c, 3, 3), as in PyTorch, so that its matrices are better (out, c).
     own = _of_kernel(kernel, by_channel)
     products = jnp.einsum(f"tnc,t{_ORDER[by_channel]}->tno", _of_input(x, y, before), own)
     tiles = products.reshape(_TILE, _TILE, y[0], *_tiles(y), y[-1])

@@ -68,10 +68,8 @@ class HostCalls:
 
     @contextmanager
     def failing_plainly(self) -> Iterator[None]:
-        """What a function raises inside a compiled program leaves this block as it was raised.
-
-        The block must wait for the program's results (`jax.block_until_ready`).
-        """
+        """What a function raises inside a compiled program leaves this block as it was raised."""
+        # The block must wait for the program's results (`jax.block_until_ready`).
         self._failure = None
         try:
             yield

@@ -261,11 +261,9 @@ class ClientState:
         return state
 
     def save(self, round: int, state: Any, last_used_round: int) -> None:
-        """Write the state after this round; of older ones those stay that the server may go back to.
-
-        They are that of `last_used_round` and those of the older checkpoints that the server keeps. A newer one
-        stays: an order that took so long that its round is over may end after the next one's.
-        """
+        """Write the state after this round; of older ones those stay that the server may go back to."""
+        # They are that of `last_used_round` and those of the older checkpoints that the server keeps. A newer one
+        # stays: an order that took so long that its round is over may end after the next one's.
         path = self.path(round)
         save_tree(path, state, self._facts | {"round": round}, private=True)  # it follows from the data
         older = {old for old in self._rounds() if old < round}

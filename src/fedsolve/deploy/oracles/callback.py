@@ -46,12 +46,11 @@ _HOSTS: WeakValueDictionary[int, Host] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function of any `Host` as part of compiled programs; `view` makes a framework's arrays.
+    """A function of any `Host` as part of compiled programs; `view` makes a framework's arrays."""
 
-    Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches; never do
-    two of one `Host` run at once. So its functions may keep a state, if they do not mind in which order they are
-    asked for what does not depend on one another.
-    """
+    # Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches; never
+    # do two of one `Host` run at once. So its functions may keep a state, if they do not mind in which order they are
+    # asked for what does not depend on one another.
 
     name: str
     view: Callable[[Array, bool], Any]

@@ -86,10 +86,9 @@ def _label_mask(outputs: Array, y: Array) -> Array:
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """The mean over a batch of a loss of coef_ x + intercept_, each example's times its weight and its class's.
+    """The mean over a batch of a loss of coef_ x + intercept_, each example's times its weight and its class's."""
 
-    Classes without `class_weights` (None) weigh 1.
-    """
+    # Classes without `class_weights` (None) weigh 1.
 
     example_loss: ExampleLoss
     class_weights: tuple[float, ...] | None = None

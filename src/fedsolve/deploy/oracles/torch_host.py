@@ -74,11 +74,10 @@ class Size(NamedTuple):
 
 
 class Minibatches:
-    """The batches of a loader by number: 0, 1, ... through one pass, then on through the next in another order.
+    """The batches of a loader by number: 0, 1, ... through one pass, then on through the next in another order."""
 
-    The last one drawn is kept, so that a step may ask for its batch again. Batches are asked for in their
-    order; going back starts the pass again.
-    """
+    # The last one drawn is kept, so that a step may ask for its batch again. Batches are asked for in their order;
+    # going back starts the pass again.
 
     def __init__(self, loader: Loader, coupled: bool = False) -> None:
         if not callable(loader) and (hasattr(loader, "__next__") or not hasattr(loader, "__iter__")):
@@ -339,10 +338,8 @@ class Evaluations:
     def measure(
         self, params: Tensors, functions: Mapping[str, Function | SumMetric], batches: Minibatches
     ) -> tuple[dict[str, tuple[float, float] | Sums], int]:
-        """Metrics of all examples in evaluation mode, and the number of examples.
-
-        Each is a value with what it is a mean over; of a metric of `fs.metrics` its sums.
-        """
+        """Metrics of all examples in evaluation mode, and the number of examples."""
+        # Each is a value with what it is a mean over; of a metric of `fs.metrics` its sums.
         measuring, examples = {}, 0
         key, (values, dtype) = b"measure", self._on_device(params)
         with substitute_tensors(self._module, self._params | self._buffers, values | self._copies(dtype)):
@@ -371,10 +368,8 @@ class Evaluations:
         return self._kinds[name]
 
     def try_out(self, twice: bool) -> None:
-        """Loss and gradient on the first batch, so that what is wrong with them is told before any round.
-
-        With `twice` the loss must be the same when it is computed again.
-        """
+        """Loss and gradient on the first batch, so that what is wrong with them is told before any round."""
+        # With `twice` the loss must be the same when it is computed again.
         batch = self._batches.at(bytes(8), 0)
         x, y = to_device(batch, self._device, self._dtype)
         self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), self._dtype)

@@ -45,10 +45,9 @@ def check_version() -> None:
 
 
 class FlowerProgram:
-    """Flower's program, called for one message after another.
+    """Flower's program, called for one message after another."""
 
-    `UnknownFlower` if the installed Flower is not the one that was tried, or has other insides.
-    """
+    # `UnknownFlower` if the installed Flower is not the one that was tried, or has other insides.
 
     def __init__(self, is_next_waiting: Callable[[], bool] = bool) -> None:
         check_version()

@@ -40,10 +40,8 @@ class WorkerLimits:
 
 
 def make_folder(states: Path, limits: WorkerLimits, program: str) -> Path:
-    """Make a node's folder in the folder of its clients' states; remove those of nodes that have ended.
-
-    `limits` say when its workers leave by themselves; `program` is the path of Flower's own `flwr-clientapp`.
-    """
+    """Make a node's folder in the folder of its clients' states; remove those of nodes that have ended."""
+    # `limits` say when its workers leave by themselves; `program` is the path of Flower's own `flwr-clientapp`.
     try:
         states.mkdir(parents=True, exist_ok=True)
         remove_folders_left(states)

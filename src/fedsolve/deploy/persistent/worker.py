@@ -33,10 +33,10 @@ from fedsolve.folders.untrusted import loads
 
 @dataclass
 class Request:
-    """A message as the shim hands it on: the arguments of Flower's program, and the process that started it.
+    """A message as the shim hands it on: the arguments of Flower's program, and the process that started it."""
 
-    The worker ends with that. `pulled` is what an earlier process has pulled of the message already, b"" if nothing.
-    """
+    # The worker ends with that. `pulled` is what an earlier process has pulled of the message already, b"" if
+    # nothing.
 
     arguments: list[str]
     cwd: str

@@ -65,14 +65,12 @@ class _State:
 
 
 class NodeSecrets:
-    """A client of secure sums; its folder has `client-0-identity.key`, and `EXPERIMENT/client-0-secure/`.
+    """A client of secure sums; its folder has `client-0-identity.key`, and `EXPERIMENT/client-0-secure/`."""
 
-    The owner lets sums of at least `min_sum` clients (3 or more) be opened, with `second_sums` those of a round a
-    second time (`AttemptLog`). `peers` is a TOML file with the public identity of every client; without it the first
-    roster is trusted. `log` is told in one line why something is refused; nothing is sent then.
-
-    Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
-    """
+    # The owner lets sums of at least `min_sum` clients (3 or more) be opened, with `second_sums` those of a round a
+    # second time (`AttemptLog`). `peers` is a TOML file with the public identity of every client; without it the
+    # first roster is trusted. `log` is told in one line why something is refused; nothing is sent then.
+    # Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
 
     def __init__(
         self,
@@ -102,10 +100,8 @@ class NodeSecrets:
         return f'{self.client} = "{p.verifying_key(self._identity).hex()}"'
 
     def hello(self) -> bytes:
-        """The first message to the server, and the one when it has no pre-keys left: public keys, 64 new pre-keys.
-
-        Those before are deleted: an order that is on its way with one of them is refused.
-        """
+        """The first message to the server, and the one when it has no pre-keys left: public keys, 64 new pre-keys."""
+        # Those before are deleted: an order that is on its way with one of them is refused.
         with self._refusing("to say hello"):
             state = self._load()
             state.pre_keys.clear()
@@ -141,11 +137,9 @@ class NodeSecrets:
                 write_atomically(self._folder / _COINS, coins, private=True)
 
     def mask(self, order: bytes, words: Words) -> bytes:
-        """The reply to an order: words under masks, shares for the committee, new pre-keys.
-
-        Without the words' data it is b"", and nothing is noted: what of the order can be refused is refused before
-        words are made, since a refusal afterwards says that they could be.
-        """
+        """The reply to an order: words under masks, shares for the committee, new pre-keys."""
+        # Without the words' data it is b"", and nothing is noted: what of the order can be refused is refused before
+        # words are made, since a refusal afterwards says that they could be.
         with self._refusing("an order"):
             roster, state = self._roster(), self._load()
             found = read_order(order, roster, self.client, self.min_sum)

@@ -234,13 +234,11 @@ def experiment_digest(experiment: str) -> bytes:
 
 
 class Roster:
-    """The long-lived keys of all clients, and the server's X25519 key, with which they authenticate masked words.
+    """The long-lived keys of all clients, and the server's X25519 key, with which they authenticate masked words."""
 
-    `coins` are those of all clients by number; b"" before they are revealed, and where nothing is drawn.
-
-    Source: Bonawitz et al. (2017), "Practical secure aggregation for privacy-preserving machine learning", round 0;
-    kept for all rounds as in Ma et al. (2023), "Flamingo".
-    """
+    # `coins` are those of all clients by number; b"" before they are revealed, and where nothing is drawn.
+    # Source: Bonawitz et al. (2017), "Practical secure aggregation for privacy-preserving machine learning", round 0;
+    # kept for all rounds as in Ma et al. (2023), "Flamingo".
 
     def __init__(self, experiment: bytes, server_key: bytes, members: Iterable[Member]) -> None:
         listed = sorted(members)

@@ -119,10 +119,8 @@ class PrivateKeys(NamedTuple):
 
 
 def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, fresh: list[PreKey]) -> bytes:
-    """A client's reply: masked words, shares for every member with their digests, and new pre-keys.
-
-    Source: Bell et al. (2020), algorithm 2, with pre-keys and a committee in the place of its first two rounds.
-    """
+    """A client's reply: masked words, shares for every member with their digests, and new pre-keys."""
+    # Source: Bell et al. (2020), algorithm 2, with pre-keys and a committee in the place of its first two rounds.
     attempt, roster = order.attempt, order.attempt.roster
     context, own = attempt.context, (private.pre_key, order.own[1])
     # b_u, the client's own: without it a message that arrives after its pairs were opened would be readable.
@@ -384,10 +382,8 @@ class Opening:
         return len(self._shares) >= self._threshold
 
     def secrets(self) -> dict[tuple[int, int], bytes]:
-        """Every secret that opens the sum: (u, u) is that of u alone, (u, v) that of u with a missing v.
-
-        `SumNotOpened` if too few members answered, with who is at fault, as far as that is known.
-        """
+        """Every secret that opens the sum: (u, u) is that of u alone, (u, v) that of u with a missing v."""
+        # `SumNotOpened` if too few members answered, with who is at fault, as far as that is known.
         if not self.is_enough:
             raise self._why_closed()
         # Any threshold of them will do: each share was compared when it came.

@@ -47,10 +47,8 @@ def share(values: bytes, threshold: int, count: int) -> list[bytes]:
 
 
 def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
-    """The secrets, 32 bytes each, from the shares that these points have of them.
-
-    Shares of no such polynomials give some other secrets.
-    """
+    """The secrets, 32 bytes each, from the shares that these points have of them."""
+    # Shares of no such polynomials give some other secrets.
     # Lagrange's interpolation at 0, of all limbs of all secrets at once.
     values = np.stack([np.frombuffer(row, "<u2") for row in shares]).astype(np.int64)
     return _from_limbs((np.array(weights(points), np.int64) @ (values % PRIME)) % PRIME)
@@ -267,10 +265,8 @@ def agree(private: bytes | X25519PrivateKey, public: bytes) -> bytes:
 
 
 def check_point(public: bytes, what: str) -> None:
-    """Raise `ProtocolError`, calling it `what`, if a public key of X25519 is one that nobody can use.
-
-    Whoever hands out such a key would make those fail that use it.
-    """
+    """Raise `ProtocolError`, calling it `what`, if a public key of X25519 is one that nobody can use."""
+    # Whoever hands out such a key would make those fail that use it.
     try:
         agree(_ANY, public)
     except ProtocolError as error:
@@ -301,10 +297,8 @@ def derive(secret: bytes, label: str, *parts: bytes) -> bytes:
 
 
 def seal(key: bytes, plaintext: bytes, associated: _Bytes) -> bytes:
-    """AES-256-GCM: a nonce, the encrypted text and the tag, 28 bytes longer than the plaintext.
-
-    A key seals one message; the nonce is random all the same, lest a node restored from a snapshot seals another.
-    """
+    """AES-256-GCM: a nonce, the encrypted text and the tag, 28 bytes longer than the plaintext."""
+    # A key seals one message; the nonce is random all the same, lest a node restored from a snapshot seals another.
     nonce = secrets.token_bytes(12)
     return nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
 
@@ -352,10 +346,8 @@ _TABLE_BELOW, _EXPANDED_FROM = 10.0, 1e6
 
 
 def skellam_share(count: int, variance: float, key: bytes | None = None) -> np.ndarray:
-    """Independent Skellam numbers with mean 0: whole numbers, int64 of shape (count,).
-
-    They follow from a key of 32 bytes in tests, by default from the system's generator.
-    """
+    """Independent Skellam numbers with mean 0: whole numbers, int64 of shape (count,)."""
+    # They follow from a key of 32 bytes in tests, by default from the system's generator.
     if not 0 < variance <= _LARGEST:
         raise InvalidInput(f"variance = {variance!r} of a share of noise must be above 0 and at most 2^50")
     bits = RandomBits(new_secret() if key is None else key)

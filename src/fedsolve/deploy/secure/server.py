@@ -102,10 +102,8 @@ class SecureRound:
             raise ProtocolError(f"client {client} is not in the cohort of {self.attempt}")
 
     def close(self) -> None:
-        """Fix who arrived and who is missing; no reply counts any more.
-
-        `SumNotOpened` if so few arrived that no member of the committee would answer.
-        """
+        """Fix who arrived and who is missing; no reply counts any more."""
+        # `SumNotOpened` if so few arrived that no member of the committee would answer.
         if self._lists is None:
             try:
                 # From now on the secrets of those that are missing may be opened: what they send is not added.
@@ -141,10 +139,8 @@ class SecureRound:
         return self._opening is not None and self._opening.is_enough
 
     def result(self) -> OpenedSum:
-        """The sum of the messages that arrived, without masks.
-
-        `SumNotOpened`, with who is missing or at fault, if too few members answered.
-        """
+        """The sum of the messages that arrived, without masks."""
+        # `SumNotOpened`, with who is missing or at fault, if too few members answered.
         lists, opening = self._closed()
         secrets = opening.secrets()
         sums, stream = tuple(total.copy() for total in self._sums), p.MaskStream()

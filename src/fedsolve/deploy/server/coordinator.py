@@ -509,10 +509,8 @@ class Coordinator:
         return outliers
 
     def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
-        """End the round with the replies that count (perhaps none); what is recorded of it.
-
-        `Diverged` if the server's state would not be finite; it is as it was, and the round has not ended.
-        """
+        """End the round with the replies that count (perhaps none); what is recorded of it."""
+        # `Diverged` if the server's state would not be finite; it is as it was, and the round has not ended.
         # In the order of their numbers, whatever order replies came in: sums repeat to the bit. The state is
         # replaced at the end, at once: a round that diverges leaves it as it was.
         state, clients = self.state, sorted(accepted)

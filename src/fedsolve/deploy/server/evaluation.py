@@ -57,10 +57,8 @@ class EvaluationResult:
     names: Callable[[int], str] = numbered
 
     def columns(self) -> dict[str, float]:
-        """Means over all examples and of clients' own means, under the names that simulations have them by.
-
-        The mean over all is NaN of what is no mean over anything.
-        """
+        """Means over all examples and of clients' own means, under the names that simulations have them by."""
+        # The mean over all is NaN of what is no mean over anything.
         result: dict[str, float] = {MEASURED: len(self.answers)}
         for part in PARTS:
             measured = self._measured(part)
@@ -140,11 +138,9 @@ def _sum_columns(name: str, sums: Sequence[Sums]) -> list[_Column]:
 def find_metric_outliers(
     answers: Mapping[int, Mapping[str, PartMetrics]], first: Mapping[str, float]
 ) -> dict[int, str]:
-    """The clients whose answer to a question has a metric far beyond the usual, each with the reason.
-
-    Usual is the median of the answers, as in a first round, or what was measured `first` where that is larger: where
-    most losses fall to 0 an honest one need not.
-    """
+    """The clients whose answer to a question has a metric far beyond the usual, each with the reason."""
+    # Usual is the median of the answers, as in a first round, or what was measured `first` where that is larger:
+    # where most losses fall to 0 an honest one need not.
     outliers: dict[int, str] = {}
     for part in PARTS:
         of_part = {client: parts[part] for client, parts in sorted(answers.items()) if part in parts}
@@ -257,10 +253,8 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         return pending
 
     def evaluate(self, steps: int = 0, solver: Any = None) -> EvaluationResult:
-        """What clients measure of the present model, after so many local steps of a solver.
-
-        They are asked once a round where they take none.
-        """
+        """What clients measure of the present model, after so many local steps of a solver."""
+        # They are asked once a round where they take none.
         if steps:
             return self._ask(steps, solver)
         # Carried by the orders of this round, whose replies have come.

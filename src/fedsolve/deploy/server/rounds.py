@@ -62,11 +62,10 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         is_retry: bool,
         beside: Callable[[], PendingRequests[Any, Any]] | None = None,
     ) -> None:
-        """Ask clients for this round, and validate what comes back until the round closes.
-
-        Clients that kept an earlier one waiting are left alone, unless this is a retry or too few would be left. With
-        `beside`, the messages carry these requests too, and the round closes when the wait for them ends as well.
-        """
+        """Ask clients for this round, and validate what comes back until the round closes."""
+        # Clients that kept an earlier one waiting are left alone, unless this is a retry or too few would be left.
+        # With `beside`, the messages carry these requests too, and the round closes when the wait for them ends as
+        # well.
         with self._phases.during("wait"):
             clients, connected = self._connected(clients, replies, is_retry)
         with self._phases.during("orders"):

@@ -52,10 +52,9 @@ _SECRET = (
 
 @dataclass(frozen=True)
 class Deployment:
-    """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed.
+    """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed."""
 
-    Clients of a sum compare `run_config`, the configuration of Flower's run.
-    """
+    # Clients of a sum compare `run_config`, the configuration of Flower's run.
 
     algorithm: Algorithm
     params: Params

@@ -133,10 +133,9 @@ def _made(kind: str, given: str, folder: Path, stack: contextlib.ExitStack) -> A
 
 
 class _Processes:
-    """Processes of this machine, each with a share of the cores and of the GPUs.
+    """Processes of this machine, each with a share of the cores and of the GPUs."""
 
-    Each is an executor of its own, so that one which is killed loses its own unit alone, and is started again.
-    """
+    # Each is an executor of its own, so that one which is killed loses its own unit alone, and is started again.
 
     def __init__(self, count: int) -> None:
         self._count, self._free, self._pools = count, SimpleQueue[int](), dict[int, ProcessPoolExecutor]()

@@ -210,12 +210,10 @@ def geometric_draw(round: Scalar, p: Scalar) -> Any:
 
 
 def split_steps(round: Scalar, oracle: Oracle) -> tuple[StepWindow, StepWindow]:
-    """The steps of a client up to a random one, and those after it.
-
-    Of K steps, the first part has each of 1 .. K with the same probability. It follows from the number of the round and
-    from K alone; clients with other numbers of steps are divided at the same share of theirs. Whole numbers alone: the
-    same in every precision.
-    """
+    """The steps of a client up to a random one, and those after it."""
+    # Of K steps, the first part has each of 1 .. K with the same probability. It follows from the number of the round
+    # and from K alone; clients with other numbers of steps are divided at the same share of theirs. Whole numbers
+    # alone: the same in every precision.
     bits = shared_random_bits(round)
 
     def part(steps: Any) -> Any:

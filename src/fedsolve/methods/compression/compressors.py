@@ -60,11 +60,9 @@ class Compressor(ABC):
         """The array that stands for what was sent, of the shape and type of `like`."""
 
     def error(self, size: int) -> float:
-        """The published bound on the error of an array of so many entries, relative to its squared norm.
-
-        Of an unbiased code omega, where E |Q(x) - x|^2 <= omega |x|^2; else 1 - delta, where
-        |Q(x) - x|^2 <= (1 - delta) |x|^2, in the mean where the code is random.
-        """
+        """The published bound on the error of an array of so many entries, relative to its squared norm."""
+        # Of an unbiased code omega, where E |Q(x) - x|^2 <= omega |x|^2; else 1 - delta, where |Q(x) - x|^2 <= (1 -
+        # delta) |x|^2, in the mean where the code is random.
         return math.inf
 
 
@@ -142,11 +140,9 @@ def encode_leaves(
     title: str,
     shrinks: bool = False,
 ) -> Any:
-    """An update or a model with codes in place of its leaves of at least `smallest` entries.
-
-    Randomness follows from round (`common`, its `round_key`), client and leaf. With `shrinks`, an unbiased compressor
-    is divided by 1 + omega, which makes it a contraction.
-    """
+    """An update or a model with codes in place of its leaves of at least `smallest` entries."""
+    # Randomness follows from round (`common`, its `round_key`), client and leaf. With `shrinks`, an unbiased
+    # compressor is divided by 1 + omega, which makes it a contraction.
     leaves, structure = jax.tree.flatten(update)
     chosen = [x.size >= smallest and compressor.fits(x.shape) for x in leaves]
     if not any(chosen):

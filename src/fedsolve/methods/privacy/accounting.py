@@ -129,10 +129,8 @@ ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64
 
 
 def renyi(noise_multiplier: float, *, population: int, cohort: float, sampling: Sampling) -> np.ndarray:
-    """Renyi divergence of one round at each of `ORDERS`, shape (orders,); infinite where it has no bound.
-
-    Rounds add up. Poisson: Mironov, Talwar and Zhang 2019; fixed: Wang, Balle and Kasiviswanathan 2019, Theorem 27.
-    """
+    """Renyi divergence of one round at each of `ORDERS`, shape (orders,); infinite where it has no bound."""
+    # Rounds add up. Poisson: Mironov, Talwar and Zhang 2019; fixed: Wang, Balle and Kasiviswanathan 2019, Theorem 27.
     return np.array(_renyi(float(noise_multiplier), population, float(cohort), sampling))
 
 
@@ -307,11 +305,9 @@ def norm_of(rows: Array) -> Array:
 
 
 def round_within(x: Array, bound: float, key: Any) -> Array:
-    """The vector rounded down or up at random, each entry without bias, again until its norm is within the bound.
-
-    Rounded towards 0 where 50 tries exceed it, or where it is not finite. The bound is at least `rounded_norm` of the
-    norm of x, of two axes, so that no try is expected to fail.
-    """
+    """The vector rounded down or up at random, each entry without bias, again until its norm is within the bound."""
+    # Rounded towards 0 where 50 tries exceed it, or where it is not finite. The bound is at least `rounded_norm` of
+    # the norm of x, of two axes, so that no try is expected to fail.
 
     def once(tries: Any) -> Array:
         below = jnp.floor(x)
@@ -384,12 +380,10 @@ def subsampled(divergences: np.ndarray, order: int, share: float) -> float:
 
 
 def simulated_noise(key: Any, like: Array, variance: Scalar) -> Array:
-    """A simulation's share of the noise, of the shape and type of `like`: normal numbers, rounded.
-
-    From a variance of 2^13 on, that is z > 0.003 sqrt(n), they differ from Skellam numbers by less than 1e-5 in total
-    variation; `jax.random.poisson` differs by more, as its logarithms of factorials have 32 bits. A deployment draws
-    Skellam numbers themselves (`fedsolve.deploy.secure.primitives`).
-    """
+    """A simulation's share of the noise, of the shape and type of `like`: normal numbers, rounded."""
+    # From a variance of 2^13 on, that is z > 0.003 sqrt(n), they differ from Skellam numbers by less than 1e-5 in
+    # total variation; `jax.random.poisson` differs by more, as its logarithms of factorials have 32 bits. A
+    # deployment draws Skellam numbers themselves (`fedsolve.deploy.secure.primitives`).
     deviation = jnp.sqrt(jnp.asarray(variance, like.dtype))
     return jnp.round(deviation * jax.random.normal(key, like.shape, like.dtype))
 
@@ -513,10 +507,8 @@ def _epsilon_of(noise_multiplier: float, **setting: Any) -> float:
 def gaussian_table(
     noise_multiplier: float, *, population: int, cohort: float, delta: float, sampling: Sampling
 ) -> np.ndarray:
-    """What a program needs for epsilon of any number of rounds (`loss_distributions.tabled_epsilon`).
-
-    Infinite where no privacy loss distribution is known.
-    """
+    """What a program needs for epsilon of any number of rounds (`loss_distributions.tabled_epsilon`)."""
+    # Infinite where no privacy loss distribution is known.
     z = float(noise_multiplier)
     if best_accountant(population, cohort, sampling) == "rdp" or z < LEAST:
         return constant_table(math.inf)

@@ -173,10 +173,8 @@ GROWTH = 2.0
 
 
 def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
-    """The arrays of a message by field, without what follows from the client update and is checked against it.
-
-    A field's name begins with those of the fields that it lies in; `name` is that of the message itself.
-    """
+    """The arrays of a message by field, without what follows from the client update and is checked against it."""
+    # A field's name begins with those of the fields that it lies in; `name` is that of the message itself.
     if not is_module(message):
         leaves = jax.tree.leaves(message)
         return {name or "message": leaves} if leaves else {}
@@ -189,13 +187,12 @@ def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
 
 
 def usual_norm(norms: Any, before: Any, xp: Any = jnp) -> Any:
-    """The norm that is usual in a round: the larger of that of earlier rounds and of this round's median.
-
-    The median is of the norms that are not 0 (0 is for who is not there), the smaller of the middle two. It counts
-    for at most `GROWTH` times what was usual `before`, so that honest clients, whose updates grow after an attack, do
-    not make room for the next one. It counts in full if it is itself beyond `FACTOR` times that, of three clients or
-    more: then the run has changed, and not a client. `xp` is the array library of the norms, NumPy or JAX's.
-    """
+    """The norm that is usual in a round: the larger of that of earlier rounds and of this round's median."""
+    # The median is of the norms that are not 0 (0 is for who is not there), the smaller of the middle two. It counts
+    # for at most `GROWTH` times what was usual `before`, so that honest clients, whose updates grow after an attack,
+    # do not make room for the next one. It counts in full if it is itself beyond `FACTOR` times that, of three
+    # clients or more: then the run has changed, and not a client. `xp` is the array library of the norms, NumPy or
+    # JAX's.
     count = xp.sum(norms > 0)
     ordered = xp.sort(xp.where(norms > 0, norms, xp.inf))
     median = xp.where(count > 0, ordered[xp.maximum(count - 1, 0) // 2], 0)

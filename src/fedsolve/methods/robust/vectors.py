@@ -32,10 +32,8 @@ _AT_ONCE = 2**14  # values whose counts stay in the cache of a core
 
 
 def medians(x: Float[Array, "clients ..."], count: Scalar) -> Array:
-    """The median of each coordinate's `count` smallest values, the mean of the middle two of an even number.
-
-    Values have no NaN; of 0 and -0 either may be the median.
-    """
+    """The median of each coordinate's `count` smallest values, the mean of the middle two of an even number."""
+    # Values have no NaN; of 0 and -0 either may be the median.
     return _of_columns(partial(_median, count=count), x)
 
 

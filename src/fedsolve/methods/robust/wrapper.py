@@ -104,10 +104,8 @@ def fewest_messages(algorithm: Algorithm) -> Scalar:
 
 
 def check_cohorts(reduction: Reduction, clients: float | None) -> None:
-    """Raise `InvalidInput` if cohorts of at most, or on average, so many clients are too few for a reduction.
-
-    A reduction whose numbers are traced passes, and so do cohorts of a size that nobody knows (None).
-    """
+    """Raise `InvalidInput` if cohorts of at most, or on average, so many clients are too few for a reduction."""
+    # A reduction whose numbers are traced passes, and so do cohorts of a size that nobody knows (None).
     if clients is None or not all(is_not_traced(x) for x in jax.tree.leaves(reduction)):
         return
     fewest = math.ceil(float(reduction.fewest))

@@ -56,10 +56,8 @@ MOST_CLIENTS = 2**16 - 1
 
 
 def to_ring(numbers: Array, fine: Array, bits: int) -> Ring:
-    """Whole numbers of size below 2^(bits - 1) as ring elements; negative ones are 2^bits less.
-
-    `numbers` are floating-point; `fine` is 0, or NaN where they are of a message that is not finite.
-    """
+    """Whole numbers of size below 2^(bits - 1) as ring elements; negative ones are 2^bits less."""
+    # `numbers` are floating-point; `fine` is 0, or NaN where they are of a message that is not finite.
     numbers = jnp.where(jnp.isnan(fine), 0, numbers)
     if bits == 32:
         return Ring(lax.bitcast_convert_type(numbers.astype(jnp.int32), jnp.uint32), fine, bits)
@@ -125,10 +123,8 @@ def scale_exponent(bits: int, clients: int, bound: float) -> int:
 
 
 def round_at_random(x: Array, key: Any) -> Array:
-    """Each number rounded down or up, so that its mean is the number itself; whole numbers stay.
-
-    Of a number that is large for its type the fraction is 0, and nothing is added to it.
-    """
+    """Each number rounded down or up, so that its mean is the number itself; whole numbers stay."""
+    # Of a number that is large for its type the fraction is 0, and nothing is added to it.
     whole = jnp.floor(x)
     return whole + (jax.random.uniform(key, x.shape, x.dtype) < x - whole).astype(x.dtype)
 
@@ -144,10 +140,8 @@ class Number(NamedTuple):
 
 
 def encode_leaf(x: Array, number: Number, weight: Scalar, key: Any, fine: Array) -> tuple[Ring, Array]:
-    """A leaf as ring elements round(2^f w clip(x, -B, B)), w in [0, 1], and how many of its numbers were clipped.
-
-    `fine` is 0, or NaN for a message that is not finite; its type is that of the message.
-    """
+    """A leaf as ring elements round(2^f w clip(x, -B, B)), w in [0, 1], and how many of its numbers were clipped."""
+    # `fine` is 0, or NaN for a message that is not finite; its type is that of the message.
     within = jnp.clip(x, -number.bound, number.bound).astype(fine.dtype)
     scaled = weight * within * 2.0**number.exponent
     clipped = jnp.sum(within != x).astype(fine.dtype)

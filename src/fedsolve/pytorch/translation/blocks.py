@@ -71,25 +71,18 @@ class Block:
         return own, types, [_type(n.meta.get("val")) for n in self.inputs], [name[n] for n in self.outputs]
 
 
-_HELD: ContextVar[Any] = ContextVar("held", default=None)
+HELD: ContextVar[Any] = ContextVar("held", default=None)  # see `compiling_one_block`; None outside of it
 
 
 @contextmanager
 def compiling_one_block(held: Any) -> Iterator[None]:
-    """Inside, blocks of one form that follow one another are compiled once, their parameters stacked in a type.
-
-    For programs that run once or twice: parameters and their gradients are copied in each call.
-    """
-    token = _HELD.set(held)
+    """Inside, blocks of one form that follow one another are compiled once, their parameters stacked in a type."""
+    # For programs that run once or twice: parameters and their gradients are copied in each call.
+    token = HELD.set(held)
     try:
         yield
     finally:
-        _HELD.reset(token)
-
-
-def held_type() -> Any:
-    # None outside of `compiling_one_block`
-    return _HELD.get()
+        HELD.reset(token)
 
 
 @dataclass(frozen=True, eq=False)

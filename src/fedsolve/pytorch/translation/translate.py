@@ -21,7 +21,7 @@ from torch.fx.node import map_arg
 from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.shapes import fits_a_mask
 from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
-from fedsolve.pytorch.translation.blocks import POLICIES, Block, Chain, chained, held_type, steps_of
+from fedsolve.pytorch.translation.blocks import HELD, POLICIES, Block, Chain, chained, steps_of
 from fedsolve.pytorch.translation.channels_last import plain, with_channels_last
 from fedsolve.pytorch.translation.export import LARGEST, computes_in_64_bits, exceeds_32_bits
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
@@ -194,7 +194,7 @@ class Program:
                 )
                 return _apply(node, args, options, own, weights)
 
-            held = held_type()
+            held = HELD.get()
             for step in self._steps if held is None else chained(self._in_blocks):
                 if isinstance(step, Node):
                     env[step] = apply(step, env)

@@ -64,12 +64,10 @@ class Difference:
 def difference(
     cells: Cells, problem: str, a: str, b: str, which: SettingKind = "tuned", comparisons: int = 1
 ) -> Difference:
-    """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
-
-    A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds on which either
-    collapsed are left out, and counted. Seeds that change neither method (all clients, whole batches, one start) are
-    one observation; data sets are always several.
-    """
+    """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %."""
+    # A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds on which
+    # either collapsed are left out, and counted. Seeds that change neither method (all clients, whole batches, one
+    # start) are one observation; data sets are always several.
     metric = describe(cells.problem(problem).metric)
     sign = metric.scale * (1 if metric.higher_is_better else -1)
     ends = [cells.final(problem, name, which) for name in (a, b)]
@@ -103,10 +101,9 @@ def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -
 
 
 def may_change(differences: Iterable[Difference]) -> tuple[str, ...]:
-    """The methods whose better setting, outside the grid, could change a verdict on these differences.
-
-    A better setting of the method that is ahead makes a decided difference larger: only the other one's may change it.
-    """
+    """The methods whose better setting, outside the grid, could change a verdict on these differences."""
+    # A better setting of the method that is ahead makes a decided difference larger: only the other one's may change
+    # it.
     names: list[str] = []
     for d in differences:
         names += [name for name, ahead in ((d.a, d.low > 0), (d.b, d.high < 0)) if not ahead]
@@ -123,12 +120,10 @@ KNOWN = "a known solution"
 def not_learnt(
     cells: Cells, problem: str, names: Iterable[str], which: SettingKind = "tuned"
 ) -> tuple[str, ...]:
-    """Those of the methods that have not learnt, each once.
-
-    A method has learnt if its training loss is lower at the end than before the first round, by the 95 % interval over
-    the seeds; and a metric of the test data, where the problem compares one, better than before and than
-    `Problem.chance`. A method that lost a seed has not; one marked `KNOWN` is not asked.
-    """
+    """Those of the methods that have not learnt, each once."""
+    # A method has learnt if its training loss is lower at the end than before the first round, by the 95 % interval
+    # over the seeds; and a metric of the test data, where the problem compares one, better than before and than
+    # `Problem.chance`. A method that lost a seed has not; one marked `KNOWN` is not asked.
     return tuple(name for name in dict.fromkeys(names) if not _has_learnt(cells, problem, name, which))
 
 
@@ -173,10 +168,8 @@ P = ParamSpec("P")
 
 
 def rule(decide: Callable[Concatenate[Cells, P], Decision]) -> Callable[P, Rule]:
-    """A function of the cells and of what it compares, as what makes rules: of what it compares alone.
-
-    Such as `better(problem, a, b)`, which returns a function of the cells.
-    """
+    """A function of the cells and of what it compares, as what makes rules: of what it compares alone."""
+    # Such as `better(problem, a, b)`, which returns a function of the cells.
     signature = inspect.signature(decide)
     cells, *compared = signature.parameters.values()
 
@@ -347,10 +340,8 @@ def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], wh
 
 
 def shown_final(cells: Cells, problem: str, name: str, which: SettingKind) -> str:
-    """A method's metric at the end: mean ± standard deviation over seeds with its unit, or who diverged.
-
-    Seeds that collapsed are not in the mean; it is said how many and where they end.
-    """
+    """A method's metric at the end: mean ± standard deviation over seeds with its unit, or who diverged."""
+    # Seeds that collapsed are not in the mean; it is said how many and where they end.
     metric = describe(cells.problem(problem).metric)
     values = metric.scale * cells.final(problem, name, which)
     lost = int((~np.isfinite(values)).sum())

@@ -178,13 +178,11 @@ Moved = Mapping[tuple[str, str], Cell]
 
 
 def judged(statement: Statement, cells: Cells) -> Decision:
-    """The statement's decision, provisional only where a wider grid could change its verdict.
-
-    For example FedAvg is best at the largest client rate, 0.1, where it ends 1 % below 0.03, as that 4 % below 0.01:
-    further rates would bring less than 2 %, and FedAdam ends at half of its loss. Each method at an edge is moved on as
-    `beyond_edge` says, by half of that and by all of it, alone and with the others: where the verdict stays as it is,
-    its edge is no reason to doubt.
-    """
+    """The statement's decision, provisional only where a wider grid could change its verdict."""
+    # For example FedAvg is best at the largest client rate, 0.1, where it ends 1 % below 0.03, as that 4 % below
+    # 0.01: further rates would bring less than 2 %, and FedAdam ends at half of its loss. Each method at an edge is
+    # moved on as `beyond_edge` says, by half of that and by all of it, alone and with the others: where the verdict
+    # stays as it is, its edge is no reason to doubt.
     found = statement.decide(cells)
     at_edge = {key: cell for key, cell in cells.by_name.items() if found.provisional and cell.edges}
     counted = [
@@ -378,10 +376,8 @@ Range = tuple[float, float]
 
 
 def drawn(default: Mapping[str, float], ranges: Mapping[str, Range], count: int) -> dict[str, tuple]:
-    """An axis of `count` settings: the default first, the others log-uniform from the ranges, to three digits.
-
-    The first hyper-parameter has the same draws whichever others there are.
-    """
+    """An axis of `count` settings: the default first, the others log-uniform from the ranges, to three digits."""
+    # The first hyper-parameter has the same draws whichever others there are.
     shares = np.random.default_rng(0).random((len(default), count - 1))
     ends = np.log10([ranges[name] for name in default])
     values = 10 ** (ends[:, :1] + shares * (ends[:, 1:] - ends[:, :1]))
@@ -424,11 +420,9 @@ def chances(scores: np.ndarray, tried: int) -> np.ndarray:
 
 
 def expected(cells: Cells, problem: str, tried: int) -> dict[str, float]:
-    """What each method comes to on the tuning seed if `tried` settings are tried, on average over which these are.
-
-    Chosen by the problem's selection, shown is its metric at the end: 0 is the start (or worse, or diverged), 1 the
-    best that any setting of any method reached.
-    """
+    """What each method comes to on the tuning seed if `tried` settings are tried, on average over which these are."""
+    # Chosen by the problem's selection, shown is its metric at the end: 0 is the start (or worse, or diverged), 1 the
+    # best that any setting of any method reached.
     metric = describe(cells.problem(problem).metric)
     sign = 1 if metric.higher_is_better else -1
     grids = {m: grid for m in cells.methods(problem) if (grid := cells.cell(problem, m).grid) is not None}
