@@ -94,6 +94,41 @@ def test_same_numbers(name: str) -> None:
     assert kinds.count("transpose") == turned
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padded", [False, True])
+def test_batch_norm(training: bool, padded: bool) -> None:
+    """Statistics of the examples that count, new buffers, and gradients; no array is turned in between."""
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 2),
+        nn.BatchNorm2d(3, affine=False),
+    )
+    module, x = nn.Sequential(*layers).double(), torch.randn(6, 2, 7, 6, dtype=torch.float64)
+    exported = export_module(module, (x,), training)
+    own = {n: tensor_to_array(t) for n, t in (*module.named_parameters(), *module.named_buffers())}
+    buffers = {n: own.pop(n) + 0.5 for n in [*own] if "running" in n or "batches" in n}
+    counts = np.array([1, 1, 0, 1, 0, 1] if padded else [1] * 6)
+
+    def of(last: bool) -> Any:
+        program = Program(exported, torch.float64, channels_last=last)
+
+        def loss(params: Any) -> Any:
+            outputs, written = program({**buffers, **params}, [x.numpy()], None, jnp.asarray(counts))
+            return jnp.sum(jnp.sin(outputs[0]).mean((1, 2, 3)) * counts), written
+
+        return loss
+
+    with jax.enable_x64(True):
+        found, expected = (jax.jit(jax.value_and_grad(of(last), has_aux=True))(own) for last in (True, False))
+        kinds = [e.primitive.name for e in jax.make_jaxpr(of(True))(own).eqns]
+    assert kinds.count("transpose") == 2  # inputs and outputs
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
+
+
 def test_halves_have_sums_in_float32() -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4)).bfloat16()
     x = torch.randn(3, 1, 40, 40).bfloat16()

@@ -10,7 +10,7 @@ from imports import SOURCE, graph, modules, statements
 ENTRIES = 19
 LOOSE_FILES = 4  # __init__.py and its stub, __main__.py, py.typed
 FILES_IN_A_FOLDER = 25
-LINES, FILES = 92_991, 384
+LINES, FILES = 92_992, 384
 SHORTEST = 60
 SHORTEST_PART = 120  # of a module that one other in its folder imports, and nothing else
 LARGEST_PACKAGE = 0.19  # of all lines

@@ -282,10 +282,9 @@ def _text(value: Any) -> str:
 
 
 class Form:
-    """An object as data of some kind: `of` tells the parts of an object apart, a subclass says what each becomes.
+    """An object as data of some kind: `of` tells the parts of an object apart, a subclass says what each becomes."""
 
-    So are written a configuration, an order to clients, the identity of a run in words, and its digests.
-    """
+    # So are written a configuration, an order to clients, the identity of a run in words, and its digests.
 
     def of(self, value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -101,10 +101,9 @@ def is_streamed(options: RunOptions, data: FederatedData, dtype: Any, state_byte
 
 
 class Packer:
-    """Packs some clients after others, in parts of one form.
+    """Packs some clients after others, in parts of one form."""
 
-    What a part lies in is used again by the next but one: by then nothing may need it any more.
-    """
+    # What a part lies in is used again by the next but one: by then nothing may need it any more.
 
     def __init__(self, population: Population, slots: int, rows: int) -> None:
         # parts with room for so many clients and rows

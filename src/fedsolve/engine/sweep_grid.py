@@ -138,12 +138,11 @@ GRID = Search()
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """The options of a sweep besides its method, task and grid.
+    """The options of a sweep besides its method, task and grid."""
 
-    `run` has those of every trial (its seed and devices are not looked at); `validation` is the share of every
-    client's examples that is held out of training; `parallel_trials` is None for what fits the memory and is fast;
-    `label` is the method's name in tables.
-    """
+    # `run` has those of every trial (its seed and devices are not looked at); `validation` is the share of every
+    # client's examples that is held out of training; `parallel_trials` is None for what fits the memory and is fast;
+    # `label` is the method's name in tables.
 
     run: RunOptions
     seeds: tuple[int, ...]

@@ -35,11 +35,10 @@ from fedsolve.results.columns import plain
 
 @dataclass
 class TrialResults:
-    """Results by trial while a sweep grows, of shape (settings, seeds, evaluations).
+    """Results by trial while a sweep grows, of shape (settings, seeds, evaluations)."""
 
-    Metrics are NaN where nothing was seen, `diverged` and `stopped` (by setting) -1 where that has not happened.
-    `finished` has the numbers of the batches that are done; `rounds` counts those of the batches under way.
-    """
+    # Metrics are NaN where nothing was seen, `diverged` and `stopped` (by setting) -1 where that has not happened.
+    # `finished` has the numbers of the batches that are done; `rounds` counts those of the batches under way.
 
     shape: tuple[int, int, int]
     dtype: Any

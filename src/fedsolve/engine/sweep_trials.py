@@ -39,10 +39,9 @@ from fedsolve.geometry.diagnostics import Diagnostic
 
 @dataclass(frozen=True)
 class TrialBatch:
-    """Trials that run together: numbers of settings, shape (L,), and of seeds, shape (S,).
+    """Trials that run together: numbers of settings, shape (L,), and of seeds, shape (S,)."""
 
-    All batches of a sweep have one shape, so that they share a program; the last ones repeat a number to fill it.
-    """
+    # All batches of a sweep have one shape, so that they share a program; the last ones repeat a number to fill it.
 
     settings: np.ndarray
     seeds: np.ndarray

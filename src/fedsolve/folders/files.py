@@ -219,10 +219,9 @@ _innermost: ContextVar[Interruptible | None] = ContextVar("innermost", default=N
 
 
 class Interruptible:
-    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder, set `stop_requested`.
+    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder, set `stop_requested`."""
 
-    So does what asks the block around it, which a signal asks as well. A `shared` file is not its own to remove.
-    """
+    # So does what asks the block around it, which a signal asks as well. A `shared` file is not its own to remove.
 
     def __init__(self, folder: Path | None = None, *, shared: bool = False) -> None:
         self._file = None if folder is None else folder / STOP

@@ -91,10 +91,9 @@ _NAME = "checkpoint-round-"
 
 
 class OlderCheckpoints:
-    """Those of one folder; `source` is gone on from: the newest, unless an older one had to be taken.
+    """Those of one folder; `source` is gone on from: the newest, unless an older one had to be taken."""
 
-    `notice` is one line if it was, else "".
-    """
+    # `notice` is one line if it was, else "".
 
     def __init__(self, newest: Path, previous: str) -> None:
         self._newest, self._previous = newest, newest.with_name(previous)
@@ -230,10 +229,9 @@ DEPLOYMENT = FolderKind("run", RUN.file, "checkpoint-previous.safetensors", "res
 
 @dataclass
 class RunFolder:
-    """A folder that is held for one run, sweep or deployment; with `resume` what it holds is gone on with.
+    """A folder that is held for one run, sweep or deployment; with `resume` what it holds is gone on with."""
 
-    The identity is all that decides its numbers, as JSON gives it back.
-    """
+    # The identity is all that decides its numbers, as JSON gives it back.
 
     hold: FolderLock
     kind: FolderKind

@@ -41,11 +41,10 @@ _TYPES = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"} | {
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file whose seal is right, in a file of the right length.
+    """The header of a file whose seal is right, in a file of the right length."""
 
-    The manifest was written beside the arrays, whose checksums and entries (dtype, shape and offsets of the bytes
-    behind the header) are by name; `length` is the header's, in bytes.
-    """
+    # The manifest was written beside the arrays, whose checksums and entries (dtype, shape and offsets of the bytes
+    # behind the header) are by name; `length` is the header's, in bytes.
 
     manifest: dict[str, Any]
     checksums: dict[str, str]

@@ -102,10 +102,9 @@ class Loops(HostCalls):
 
 @dataclass(frozen=True, eq=False)
 class LoopMetric:
-    """A metric of the loops' models, of each client in a batch of clients' numbers.
+    """A metric of the loops' models, of each client in a batch of clients' numbers."""
 
-    As a task's loss, "loss" also has the loops that train in place of its gradient.
-    """
+    # As a task's loss, "loss" also has the loops that train in place of its gradient.
 
     loops: Loops = field(repr=False)
     name: str

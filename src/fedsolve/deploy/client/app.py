@@ -45,11 +45,11 @@ _LARGEST = 2**20  # bytes of a file of digests
 
 
 class OracleCache:
-    """The problem of the last message, for the next one of the same node in the same run.
+    """The problem of the last message, for the next one of the same node in the same run."""
 
-    A new one is made for another run, whose data may have changed, for another configuration, where one is asked for,
-    and after an exception, which may have left anything behind. Only one is kept, since it holds a client's examples.
-    """
+    # A new one is made for another run, whose data may have changed, for another configuration, where one is asked
+    # for, and after an exception, which may have left anything behind. Only one is kept, since it holds a client's
+    # examples.
 
     def __init__(self, oracle_for: Callable[[NodeContext], LocalProblem]) -> None:
         if not callable(oracle_for):

@@ -86,11 +86,10 @@ def ways(clients: int, marked: int, drawn: int, least: int) -> int:
 
 
 class MaskGraph:
-    """The pairs of a cohort that share a mask; `ring` has all clients of the roster, in their random order.
+    """The pairs of a cohort that share a mask; `ring` has all clients of the roster, in their random order."""
 
-    Source: Bell, Bonawitz, Gascon, Lepoint, Raykova (2020), "Secure single-server aggregation with
-    (poly)logarithmic overhead".
-    """
+    # Source: Bell, Bonawitz, Gascon, Lepoint, Raykova (2020), "Secure single-server aggregation with
+    # (poly)logarithmic overhead".
 
     def __init__(self, cohort: Sequence[int], ring: Sequence[int]) -> None:
         self.width = width(len(ring), len(cohort)) if len(cohort) > COMPLETE else None

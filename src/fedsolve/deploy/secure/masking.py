@@ -339,10 +339,9 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
 
 
 class Opening:
-    """The secrets of a sum, put together from any threshold of the members' shares.
+    """The secrets of a sum, put together from any threshold of the members' shares."""
 
-    Source: Bonawitz et al. (2017), round 4; Ma et al. (2023) for the committee.
-    """
+    # Source: Bonawitz et al. (2017), round 4; Ma et al. (2023) for the committee.
 
     def __init__(self, lists: Lists, sealed: Mapping[int, Sequence[Sealed]]) -> None:
         self._lists, self._sealed = lists, sealed

@@ -311,10 +311,9 @@ def unseal(key: bytes, sealed: bytes, associated: _Bytes) -> bytes | None:
 
 
 class MaskStream:
-    """Adds masks onto words: AES-256-CTR of zeros, in pieces that stay in the processor's cache.
+    """Adds masks onto words: AES-256-CTR of zeros, in pieces that stay in the processor's cache."""
 
-    One object has its buffers for itself: use it in one thread.
-    """
+    # One object has its buffers for itself: use it in one thread.
 
     _BYTES = 2**17
 

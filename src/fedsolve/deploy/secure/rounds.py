@@ -63,10 +63,9 @@ _SHOWN = 3  # reasons of those that do not enrol
 
 
 class SecureSession:
-    """The server's side of an experiment's secure sums; each attempt is written down before an order is sent.
+    """The server's side of an experiment's secure sums; each attempt is written down before an order is sent."""
 
-    Clients in `left_out`, each with the reason, take part in no sum of this run any more.
-    """
+    # Clients in `left_out`, each with the reason, take part in no sum of this run any more.
 
     def __init__(
         self,

@@ -59,12 +59,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class SummedMetrics:
-    """The numbers that clients, at most `clients`, add up when they measure a model.
+    """The numbers that clients, at most `clients`, add up when they measure a model."""
 
-    A client's are, for each part: its examples, and for each metric its sums, or of a mean the mean times its count,
-    and the count. At the end comes how many of them were too large and were clipped. Each client has all parts of
-    `measured`: a sum to which one client alone adds something would be its own.
-    """
+    # A client's are, for each part: its examples, and for each metric its sums, or of a mean the mean times its
+    # count, and the count. At the end comes how many of them were too large and were clipped. Each client has all
+    # parts of `measured`: a sum to which one client alone adds something would be its own.
 
     names: tuple[str, ...]
     measured: Measured

@@ -62,11 +62,10 @@ class Window:
 
 @module
 class PackedClients:
-    """All clients' examples on the device, arrays of shape (total, ...), client after client.
+    """All clients' examples on the device, arrays of shape (total, ...), client after client."""
 
-    `frozen` are leaves of the model that do not train, `()` if all do: arguments of the program, not constants in it.
-    Where a `window` says which clients these are, places and numbers of clients differ.
-    """
+    # `frozen` are leaves of the model that do not train, `()` if all do: arguments of the program, not constants in
+    # it. Where a `window` says which clients these are, places and numbers of clients differ.
 
     examples: Batch
     offsets: Int[Array, " clients"]
@@ -99,13 +98,12 @@ class PackedClients:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What the compiled program knows of local work; equal works share a program.
+    """What the compiled program knows of local work; equal works share a program."""
 
-    `rows` are the examples of the largest client, `max_steps` the steps of the busiest, `passes` the shuffled passes
-    over the data that any client needs: 0 if each step sees all of it. `even`: all clients have as many examples and
-    all minibatches are full; `in_step`: all take as many local steps; `half`: products take operands in bfloat16;
-    `parts`: in which a minibatch is worked through, one after another.
-    """
+    # `rows` are the examples of the largest client, `max_steps` the steps of the busiest, `passes` the shuffled
+    # passes over the data that any client needs: 0 if each step sees all of it. `even`: all clients have as many
+    # examples and all minibatches are full; `in_step`: all take as many local steps; `half`: products take operands
+    # in bfloat16; `parts`: in which a minibatch is worked through, one after another.
 
     loss: Loss
     batch_size: int

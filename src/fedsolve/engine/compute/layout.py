@@ -51,11 +51,10 @@ _ONE_CORE_BYTES = 6 * 2**20  # measured as well: of clients side by side
 
 @dataclass(frozen=True)
 class LocalStep:
-    """What a layout depends on of a client's local step: a loss of a model and of rows, all by their shapes.
+    """What a layout depends on of a client's local step: a loss of a model and of rows, all by their shapes."""
 
-    `params` train, with buffers where there are some, `frozen` do not; a minibatch has all of a client's examples
-    where `batch_size` is None, and is worked through in `parts`; `largest` are the examples of the largest client.
-    """
+    # `params` train, with buffers where there are some, `frozen` do not; a minibatch has all of a client's examples
+    # where `batch_size` is None, and is worked through in `parts`; `largest` are the examples of the largest client.
 
     loss: Callable[..., Any]
     params: Params

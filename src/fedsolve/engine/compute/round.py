@@ -39,11 +39,11 @@ SENT = "sent"
 
 @module
 class RunState:
-    """Everything that a run carries from round to round.
+    """Everything that a run carries from round to round."""
 
-    `clients`: all clients' own states, first axis (clients,); `previous`: the exported model of the round before, for
-    the mean of the last two iterates; `failed`: the round in which no client returned a finite update, -1 if none.
-    """
+    # `clients`: all clients' own states, first axis (clients,); `previous`: the exported model of the round before,
+    # for the mean of the last two iterates; `failed`: the round in which no client returned a finite update, -1 if
+    # none.
 
     server: Any
     clients: Any

@@ -424,12 +424,11 @@ MODEL_AXIS = "model"
 
 @dataclass(frozen=True)
 class Program:
-    """All that is static in a compiled run; equal programs are compiled once.
+    """All that is static in a compiled run; equal programs are compiled once."""
 
-    `chunk` clients are trained side by side (vmapped); `capacity` is the length of the logs, the rounds of the
-    longest call; a client's message has one of `variants` forms; `groups` are by size, from the longest to the
-    shortest, none if all clients are trained alike.
-    """
+    # `chunk` clients are trained side by side (vmapped); `capacity` is the length of the logs, the rounds of the
+    # longest call; a client's message has one of `variants` forms; `groups` are by size, from the longest to the
+    # shortest, none if all clients are trained alike.
 
     work: LocalWork
     chunk: int

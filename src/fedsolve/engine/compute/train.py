@@ -40,11 +40,10 @@ from fedsolve.engine.compute.sharding import (
 
 @module
 class Totals:
-    """A cohort's messages summed so far: memory is one model, whatever the cohort.
+    """A cohort's messages summed so far: memory is one model, whatever the cohort."""
 
-    Each leaf of the message is a weighted sum, a plain sum (of integers modulo 2^32) or a maximum, as its field says;
-    `size` counts the clients whose message was finite, `sent` the messages by their variant.
-    """
+    # Each leaf of the message is a weighted sum, a plain sum (of integers modulo 2^32) or a maximum, as its field
+    # says; `size` counts the clients whose message was finite, `sent` the messages by their variant.
 
     message: Any
     weight: Traced
@@ -132,10 +131,9 @@ def _sum_in_order(flat: Array, axis: str) -> Array:
 
 @module
 class Stacked:
-    """A cohort's messages side by side, for a reduction that is no sum: memory is the cohort's messages.
+    """A cohort's messages side by side, for a reduction that is no sum: memory is the cohort's messages."""
 
-    `weight` and `used` are of each, shape (clients,): absent and non-finite ones are not used, their weight is 0.
-    """
+    # `weight` and `used` are of each, shape (clients,): absent and non-finite ones are not used, their weight is 0.
 
     reduction: Any
     message: Any

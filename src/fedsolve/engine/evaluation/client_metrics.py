@@ -101,11 +101,10 @@ def _tuned_models(prepared: PreparedRun, state: RunState, steps: int, solver: An
 
 @dataclass(frozen=True, eq=False)
 class ClientModels:
-    """The models of a finished run's clients, each put together when it is asked for.
+    """The models of a finished run's clients, each put together when it is asked for."""
 
-    `states` are NumPy arrays, first axis (clients,), None where they are not kept; `assemble` makes the model as the
-    user gave it of trained parameters.
-    """
+    # `states` are NumPy arrays, first axis (clients,), None where they are not kept; `assemble` makes the model as
+    # the user gave it of trained parameters.
 
     algorithm: Algorithm
     exported: Any

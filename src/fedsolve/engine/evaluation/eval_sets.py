@@ -42,10 +42,9 @@ _OF_ONE_CORE = (DIRECT, "conv_general_dilated", "scan", "while")
 
 @dataclass(frozen=True)
 class ShardedExamples:
-    """Examples that are evaluated, and leaves of the model that do not train, on several devices in a row.
+    """Examples that are evaluated, and leaves of the model that do not train, on several devices in a row."""
 
-    Each set has one device's rows behind those of the one before; the last rows may be padding.
-    """
+    # Each set has one device's rows behind those of the one before; the last rows may be padding.
 
     mesh: Mesh
     frozen: Params
@@ -104,12 +103,11 @@ _NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSets:
-    """What the model of a run is evaluated on, and by which metrics.
+    """What the model of a run is evaluated on, and by which metrics."""
 
-    Training metrics are of the `training` clients, in blocks where they are not on the device. `owners` are the
-    clients of the validation examples, by number, None if none of them trains; `whole` are metrics of whole sets,
-    `metrics` means over examples. `divided` has the examples on several devices, None where one evaluates all.
-    """
+    # Training metrics are of the `training` clients, in blocks where they are not on the device. `owners` are the
+    # clients of the validation examples, by number, None if none of them trains; `whole` are metrics of whole sets,
+    # `metrics` means over examples. `divided` has the examples on several devices, None where one evaluates all.
 
     training: EvalClients | Blocks
     test: Any

@@ -44,10 +44,9 @@ _FACTS = 16  # bytes of a client beside its examples and its state
 
 @module
 class EvalClients:
-    """Clients on the device with the examples that they are evaluated on.
+    """Clients on the device with the examples that they are evaluated on."""
 
-    `ids` are their numbers in the population, ascending; `rows` are the examples of the one with most.
-    """
+    # `ids` are their numbers in the population, ascending; `rows` are the examples of the one with most.
 
     packed: PackedClients
     ids: Any
@@ -182,13 +181,12 @@ _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to sta
 
 @dataclass(frozen=True)
 class Metrics:
-    """What is measured: the loss and further means over a batch, by name; equal metrics share a program.
+    """What is measured: the loss and further means over a batch, by name; equal metrics share a program."""
 
-    A metric with a method `counts(batch)`, shape (n,), is a mean over the parts of all examples together, of which each
-    example's value is the mean over so many: tokens, not sequences. A loss or metric with a method `of_sums` follows
-    from the sums of what the examples add (`fedsolve.tasks.losses.weights`); one with `columns` gives a number for each
-    of them (`fedsolve.tasks.metrics`). Any other loss is a mean over examples.
-    """
+    # A metric with a method `counts(batch)`, shape (n,), is a mean over the parts of all examples together, of which
+    # each example's value is the mean over so many: tokens, not sequences. A loss or metric with a method `of_sums`
+    # follows from the sums of what the examples add (`fedsolve.tasks.losses.weights`); one with `columns` gives a
+    # number for each of them (`fedsolve.tasks.metrics`). Any other loss is a mean over examples.
 
     loss: Callable[[Params, Batch], Scalar]
     others: tuple[tuple[str, Callable[[Params, Batch], Scalar]], ...]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
@@ -34,12 +35,14 @@ def plain(tree: Any) -> Any:
 
 def with_channels_last(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     # the value of an operation; None if it is not known to have one with channels last
+    if name == "getitem":  # of an operation with several values
+        return args[0][args[1]]
     if name in _WHOLE:
         return _WHOLE[name](*args, **options)
     if name not in _BY_ENTRY or not any(map(_is_last, args)):
         return None
     ndim = next(v.array.ndim for v in args if _is_last(v))
-    if any(not _is_last(v) and jnp.ndim(v) not in (0, ndim) for v in args):
+    if any(not _is_last(v) and np.ndim(v) not in (0, ndim) for v in args):
         return None
     return ChannelsLast(OPERATIONS[name].function(*map(_turned, args), **options))
 
@@ -52,7 +55,7 @@ def _turned(value: Any) -> Any:
     # numbers as they are
     if isinstance(value, ChannelsLast):
         return value.array
-    return jnp.moveaxis(value, 1, -1) if jnp.ndim(value) else value
+    return jnp.moveaxis(value, 1, -1) if np.ndim(value) else value
 
 
 _BY_ENTRY = {
@@ -99,6 +102,17 @@ def _group_norm(
     return ChannelsLast((y if bias is None else y + bias).astype(x.array.dtype))
 
 
+def _batch_norm(name: str, x: Any, *others: Any, weights: Any = None) -> tuple[Any, ...] | None:
+    # of one row for each place of each example
+    if not _is_last(x) or not set(weights or ()) <= {0}:
+        return None
+    n, *_, c = x.array.shape
+    rows = x.array.reshape(-1, c)
+    own = {"weights": {0: jnp.repeat(weights[0], len(rows) // n)}} if weights else {}
+    y, *statistics = OPERATIONS[name].function(rows, *others, **own)
+    return ChannelsLast(y.reshape(x.array.shape)), *statistics
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _standardised(x: Array, groups: int, eps: float) -> Array:
     # each example's groups of channels with mean 0 and variance 1. The derivative that JAX finds itself reads each
@@ -130,4 +144,11 @@ def _means(x: Array, groups: int) -> Array:
 _WHOLE: dict[str, Callable[..., Any]] = {
     "aten.convolution.default": _convolution,
     "aten.group_norm.default": _group_norm,
+    **{
+        name: partial(_batch_norm, name)
+        for name in (
+            "aten._native_batch_norm_legit_functional.default",
+            "aten._native_batch_norm_legit_no_training.default",
+        )
+    },
 }

@@ -181,7 +181,7 @@ class Program:
                 if counts is not None:
                     counts.see(node)
                     args = counts.in_place(node, args)
-                options = _filled(node.kwargs, env)
+                options = _weighted(node, _filled(node.kwargs, env), weights)
                 if self._channels_last:
                     value = with_channels_last(name_of(node), args, options)
                     if value is not None:
@@ -192,7 +192,7 @@ class Program:
                     if key is None or not _is_random(node)
                     else jax.random.fold_in(key, self._number[node])
                 )
-                return _apply(node, args, options, own, weights)
+                return _apply(node, args, options, own)
 
             held = HELD.get()
             for step in self._steps if held is None else chained(self._in_blocks):
@@ -252,7 +252,7 @@ class Program:
 
 def evaluate_node(node: Node, values: Mapping[Node, Any]) -> Any:
     # the value of an operation that draws nothing
-    return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None, None)
+    return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None)
 
 
 def name_of(node: Node) -> str:
@@ -261,7 +261,7 @@ def name_of(node: Node) -> str:
     return str(target if isinstance(target, torch._ops.OperatorBase) else getattr(target, "__name__", target))
 
 
-def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array | None) -> Any:
+def _apply(node: Node, args: Any, kwargs: Any, key: Array | None) -> Any:
     name = name_of(node)
     if name in _SIZES:
         return _SIZES[name](*args)
@@ -273,9 +273,15 @@ def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array
         args = args[0], [int(a) for a in axes if isinstance(shape[int(a)], int)]
     if known.random:
         kwargs = kwargs | {"key": key}
-    if weights is not None and (mixed := _mixed(node, known)):
-        kwargs = kwargs | {"weights": weights_along(node.args[0], mixed, weights)}
     return known.function(*args, **kwargs)
+
+
+def _weighted(node: Node, kwargs: Any, weights: Array | None) -> Any:
+    # with the weights of the axes that an operation mixes
+    known = OPERATIONS.get(name_of(node))
+    if weights is None or known is None or not (mixed := _mixed(node, known)):
+        return kwargs
+    return kwargs | {"weights": weights_along(node.args[0], mixed, weights)}
 
 
 def _mixed(node: Node, known: Operation) -> tuple[int, ...]:
